@@ -124,6 +124,8 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/train/averaging/test_ranks.py::test_islands": "stays: means of all ranks",
     "tests/train/exchanging/test_lost_ranks.py": "stays: a lost rank of a ring, in tests/train/ring",
     "tests/train/ring/test_search.py::test_ranks_placed": "stays: the clustering; a search of islands that are told",
+    "tests/train/sharding/test_states.py::test_every_optimizer": "stays: AdamW, scaled, clipped, with two groups",
+    "tests/train/sharding/test_weights.py::test_every_optimizer": "stays: AdamW, SGD, clipped, with two groups",
     "tests/train/splitting/test_ranks.py::*[3": "stays: two ranks",
     "tests/train/splitting/test_ranks.py::test_ranks_of_multiprocessing": "stays: programs that end",
     "tests/train/test_ranks.py::*[equal": "stays: four of twelve models",

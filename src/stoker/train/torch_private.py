@@ -8,8 +8,9 @@
 from __future__ import annotations
 
 import operator
+from collections import OrderedDict
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from torch._subclasses import fake_tensor as _fake
 from torch.nn import utils
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad
+from torch.optim import Optimizer
 from torch.utils import _python_dispatch as _dispatch
 from torch.utils import _pytree as _trees
 
@@ -43,6 +45,28 @@ SYMBOLS = (
     ("torch.utils._pytree.tree_flatten", "takes nested values apart", "before 2.6"),
     ("torch.utils._pytree.tree_leaves", "tensors in nested values", "before 2.6"),
     ("torch.utils._pytree.tree_unflatten", "puts nested values together", "before 2.6"),
+    (
+        "torch.nn.Module._forward_hooks", "hooks of FSDP2, which rest while one rank computes alone", "before 2.6",
+    ),
+    (
+        "torch.nn.Module._forward_pre_hooks", "likewise", "before 2.6",
+    ),
+    (
+        "torch.nn.Module._parameters", "where what stood for all weights is taken out", "before 2.6",
+    ),
+    (
+        "torch.Tensor._backward_hooks", "hooks of a program on a gradient", "before 2.6",
+    ),
+    (
+        "torch.Tensor._post_accumulate_grad_hooks", "likewise", "before 2.6",
+    ),
+    (
+        "torch._C._current_graph_task_id", "whether a backward pass is under way", "before 2.6",
+    ),
+    (
+        "torch.optim.Optimizer._optimizer_step_post_hooks", "what comes first behind a step, before a program's hooks",
+        "before 2.6",
+    ),
     (
         "torch.nn.utils.clip_grad._get_total_norm", "the norm that clipping goes by: of whole gradients", "before 2.6",
     ),
@@ -124,6 +148,68 @@ def is_hooked(parameter: nn.Parameter, ours: Collection[int] = ()) -> bool:
 def is_compiled(module: nn.Module) -> bool:
     """Whether a module is compiled, in place or as a wrapper of another one."""
     return vars(module).get("_compiled_call_impl") is not None or "_orig_mod" in dict(module.named_children())
+
+
+def first_after_step(optimizer: Optimizer, hook: Callable[..., None]) -> Any:
+    """Calls a hook behind an optimizer's steps, before all others that it has; returns its handle."""
+    handle = optimizer.register_step_post_hook(hook)
+    hooks: OrderedDict[int, Any] = cast("Any", optimizer)._optimizer_step_post_hooks
+    hooks.move_to_end(next(reversed(hooks)), last=False)
+    return handle
+
+
+HookNumbers = tuple[frozenset[int], frozenset[int]]
+"""Numbers of hooks before and behind forward passes."""
+
+
+def hooks_of(module: nn.Module) -> HookNumbers:
+    """The hooks that a module has at its forward passes."""
+    untyped = cast("Any", module)
+    return frozenset(untyped._forward_pre_hooks), frozenset(untyped._forward_hooks)
+
+
+def new_hooks(module: nn.Module, before: HookNumbers) -> HookNumbers:
+    """Those that have come since."""
+    now = hooks_of(module)
+    return now[0] - before[0], now[1] - before[1]
+
+
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def wrap_hooks(module: nn.Module, numbers: HookNumbers, before: Wrap, behind: Wrap) -> None:
+    """Puts what functions make of hooks before and behind forward passes in their places."""
+    untyped = cast("Any", module)
+    tables: tuple[dict[int, Any], ...] = untyped._forward_pre_hooks, untyped._forward_hooks
+    for table, chosen, wrap in zip(tables, numbers, (before, behind), strict=True):
+        for number in chosen:
+            table[number] = wrap(table[number])
+
+
+def take_parameter(module: nn.Module, name: str) -> None:
+    """Takes a parameter out of a module."""
+    del module._parameters[name]
+
+
+def refuse_copies(module: nn.Module, copy: Callable[..., Any], pickle: Callable[..., Any]) -> None:
+    """Lets ``copy.deepcopy`` and pickle call functions that refuse, for this module alone."""
+    vars(module).update({"__deepcopy__": copy, "__reduce_ex__": pickle})
+
+
+def has_gradient_hooks(parameter: nn.Parameter) -> bool:
+    """Whether a program has registered hooks on a weight's gradient."""
+    untyped = cast("Any", parameter)
+    return bool(untyped._backward_hooks) or bool(getattr(untyped, "_post_accumulate_grad_hooks", None))
+
+
+def is_in_backward() -> bool:
+    """Whether the engine of gradients runs in this thread, as it does when a pass is computed again."""
+    return cast("Any", torch._C)._current_graph_task_id() != -1
+
+
+def original_class(module: nn.Module) -> type:
+    """The class of a module before FSDP2 made its own of it."""
+    return next(each for each in type(module).__mro__ if not each.__name__.startswith("FSDP"))
 
 
 def values_of(tensor: Tensor) -> Tensor:

@@ -40,7 +40,9 @@ def why_not(module: nn.Module) -> str:
         return "its `forward` is replaced on the object"
     if isinstance(module, torch.jit.ScriptModule):
         return "it is a TorchScript module"
-    if any(getattr(kind, name, None) is not getattr(nn.Module, name, None) for name in _COPIED_BY):
+    # Copies of one whose weights are sharded are refused by the object itself.
+    own_way = any(getattr(kind, name, None) is not getattr(nn.Module, name, None) for name in _COPIED_BY)
+    if own_way and "__deepcopy__" not in vars(module):
         return "it has its own way to be copied"
     if any(has_hooks(part) for part in module.modules() if part is not module):
         return "modules inside it have hooks, which would be called twice"

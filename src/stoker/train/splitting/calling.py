@@ -15,11 +15,13 @@ from torch.optim import Optimizer
 
 from stoker.train.ring.torch_private import timeout_s
 from stoker.train.ring.transport import GroupAssembly
-from stoker.train.splitting import norms, optimizers
+from stoker.train.splitting import norms
 from stoker.train.splitting.layers import SplitEmbedding, SplitKind, SplitLayer, SplitLinear
+from stoker.train.splitting.optimizers import SplitStates
 from stoker.train.splitting.parts import SplitParts, split_models
 from stoker.train.splitting.planning import check, chosen, pairs_of
 from stoker.train.splitting.samples import SampleExchange
+from stoker.train.state import optimizers
 from stoker.train.state.leaving import watch
 from stoker.train.state.service import PartService
 
@@ -78,7 +80,6 @@ def split(
     frozen = parameters_of(layers, found)
     if found:
         norms.install()
-        optimizers.install()
         split_models.add(model)  # what serves replicas may ask while the constructor runs
     # Weights that are frozen are broadcast by DDP's constructor, yet are no part of what it exchanges.
     for parameter in frozen:
@@ -106,7 +107,9 @@ def parts_of(group: dist.ProcessGroup, by_element: Sequence[type[Optimizer]] = (
     own: Any = dist.new_group(dist.get_process_group_ranks(group), use_local_synchronization=True)
     exchange = SampleExchange(own)
     parts = SplitParts(exchange, by_element)
-    parts.kept = group
+    states = SplitStates(parts)
+    parts.kept = group, states
+    optimizers.add(states)
     limit_s = timeout_s(group)
     parts.service = PartService(GroupAssembly(own), parts, timeout_s=limit_s)
     exchange.version = parts.version

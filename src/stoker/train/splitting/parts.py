@@ -70,8 +70,8 @@ class SplitParts:
         self.optimizers: list[Optimizer] = []
         self.service: PartService | None = None
         self.kept: object = None
-        """The group of DDP, kept until the program ends. DDP's reducer must not hold it last: it would wait, with the
-        GIL, for threads that want the GIL, and this rank could serve nothing."""
+        """What sees optimizers, and the group of DDP, kept until the program ends. DDP's reducer must not hold the
+        group last: it would wait, with the GIL, for threads that want the GIL, and this rank could serve nothing."""
         self._wholes: dict[str, tuple[int, Tensor]] = {}
         all_parts.add(self)
 

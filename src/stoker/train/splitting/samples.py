@@ -8,7 +8,6 @@ and NCCL have. Each move is the backward pass of another one.
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from stoker.core.errors import ExchangeError
+from stoker.train.state.agreeing import agreed
 
 Move = Callable[[Tensor], Tensor]
 
@@ -52,29 +51,9 @@ class SampleExchange:
             ExchangeError: ranks are about to do different things, or have changed their weights more or less often; on
                 all of them.
         """
-        told = [zlib.crc32(subject.encode()), self.version(), *values, *[0] * (self.ranks - len(values))]
-        own = torch.tensor(told, dtype=torch.int64, device=self._device)
-        gathered = [torch.empty_like(own) for _ in range(self.ranks)]
-        dist.all_gather(gathered, own, group=self.group)
-        found: list[list[int]] = [each.tolist() for each in gathered]
-        for rank, each in enumerate(found):
-            if each[0] != found[0][0]:
-                raise ExchangeError(
-                    f"`rank {rank}` must do what rank 0 does where layers are split, and does something else, while "
-                    f"rank {self.rank} does this: {subject}; call the model alike on all ranks, or under "
-                    "torch.no_grad()",
-                    rank=rank,
-                    layer=subject,
-                )
-            if each[1] != found[0][1]:
-                raise ExchangeError(
-                    f"`rank {rank}` must have changed its weights as often as rank 0, which is {found[0][1]} times, "
-                    f"and has {each[1]} times; step and load alike on all ranks, and use bfloat16 where a "
-                    "GradScaler skips steps",
-                    rank=rank,
-                    layer=subject,
-                )
-        return [each[2:] for each in found]
+        padded = [*values, *[0] * (self.ranks - len(values))]
+        then = "call the model alike on all ranks, or under torch.no_grad()"
+        return agreed(self.group, subject, self.version(), padded, where="where layers are split", then=then)
 
     def ask_rows(self, ids: Tensor, sent: Sequence[int], asked: Sequence[int]) -> Tensor:
         """Numbers of rows that other ranks ask this one for.
@@ -129,11 +108,6 @@ class SampleExchange:
         self.sent_bytes += sum(sent) - sent[self.rank]
         parts = arrived.split([each // size for each in sizes])
         return [each.view(shape) for each, shape in zip(parts, shapes, strict=True)]
-
-    @property
-    def _device(self) -> torch.device:
-        """What the group's backend moves: NCCL knows GPUs only."""
-        return torch.device("cuda" if dist.get_backend(self.group) == "nccl" else "cpu")
 
 
 class _Moved(torch.autograd.Function):
