@@ -14,10 +14,10 @@ import torch
 
 from benchmarks.programs.cpu_models import OTHERS, SIX
 from benchmarks.support.harness import Bar, Options, Report, no_collections, run
+from stoker.core.placement.offsets import place_buffers
 from stoker.perf.features.step import trace
 from stoker.perf.memory.arena import lives_of
 from stoker.perf.memory.certificate import certify
-from stoker.perf.memory.offsets import place_buffers
 from stoker.perf.study.workloads.modules.convolutional import ResNet
 from stoker.perf.study.workloads.modules.recurrent import GNMT
 

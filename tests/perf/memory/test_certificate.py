@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
+from stoker.core.placement.offsets import place_buffers
 from stoker.perf.memory.certificate import certify
-from stoker.perf.memory.offsets import place_buffers
 
 UNIT = 512
 # Units, birth and death; found by drawing lives that fill each moment alike.

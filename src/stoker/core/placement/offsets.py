@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.perf.memory.skyline import Lives, Whole, in_order, lowest_first, tightest_first
+from stoker.core.placement.skyline import Lives, Whole, in_order, lowest_first, tightest_first
 
 ALIGNED = 512
 """Bytes that each place is a multiple of, as torch's allocator has it."""

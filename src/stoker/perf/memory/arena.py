@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from stoker.core.errors import MissingExtraError
+from stoker.core.placement.offsets import place_buffers
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.memory.certificate import certify
-from stoker.perf.memory.offsets import place_buffers
 from stoker.perf.memory.reserve import Reserve
 from stoker.records.memory import ArenaSizes
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from stoker.core.extras import require
-from stoker.perf.memory.offsets import ALIGNED, Placement
+from stoker.core.placement.offsets import ALIGNED, Placement
 
 LIMIT_S = 10.0
 """Seconds that a certificate may take (assumed: what a person waits for)."""
@@ -45,7 +45,7 @@ def certify(lives: Sequence[tuple[int, int, int]], placement: Placement, *, limi
     """A proof that a plan is the smallest, or the best bound that was found; a smaller plan if there is one.
 
     Args:
-        lives: that were placed, as for :func:`~stoker.perf.memory.offsets.place_buffers`.
+        lives: that were placed, as for :func:`~stoker.core.placement.offsets.place_buffers`.
         placement: of them.
         limit_s: seconds after which the search ends with what it knows.
 
