@@ -17,7 +17,7 @@ from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.memory.needs import CONTEXT_BYTES
 from stoker.perf.memory.options import Options, has_foreach, why_not_used_up, with_options
-from stoker.perf.memory.reserve import WORKSPACE_BYTES, replay
+from stoker.perf.memory.reserve import replay
 from stoker.perf.memory.timeline import peak_before, step_peak
 from stoker.perf.memory.tree_choice import Part, choose_parts
 from stoker.perf.memory.unit_costs import parts_of
@@ -97,7 +97,7 @@ def taken_of(timeline: MemoryTimeline, *, emulated: bool, expandable: bool) -> i
     """What a timeline takes of the device: bytes of tensors, or with what the allocator reserves and the context."""
     if emulated:
         return max(step_peak(timeline).bytes, peak_before(timeline).bytes)
-    found = replay(timeline, expandable=expandable, workspace_bytes=WORKSPACE_BYTES)
+    found = replay(timeline, expandable=expandable, workspace_bytes=timeline.workspace_bytes)
     return found.reserved + int(CONTEXT_BYTES)
 
 

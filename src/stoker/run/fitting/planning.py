@@ -21,7 +21,7 @@ from stoker.core.texts import to_json
 from stoker.perf.memory.fitting import FitQuestion, plan_fit, taken_of
 from stoker.records.fitting import FitMeasure, FitPlan, RejectedFit
 from stoker.run.fitting.devices import FitDevice, device_of
-from stoker.run.fitting.pricing import priced
+from stoker.run.fitting.pricing import on_device, priced
 from stoker.run.fitting.tracing import Certified, TracedFit, default_folder, trace, trace_plan
 from stoker.run.settings import RunSettings
 from stoker.ui.fitting.words import write_plan
@@ -155,7 +155,8 @@ class _Certifying:
         return msgspec.structs.replace(nearest, measures=(*measures, measure), step_s=step_s, lacks_bytes=0)
 
     def _certified(self, plan: FitPlan, found: Certified) -> FitPlan:
-        peak = taken_of(found.timeline, emulated=self.device.emulated, expandable=bool(plan.of("expandable")))
+        timeline = on_device(found.timeline, self.device)
+        peak = taken_of(timeline, emulated=self.device.emulated, expandable=bool(plan.of("expandable")))
         return msgspec.structs.replace(
             plan, peak_bytes=peak, lacks_bytes=max(0, peak - self.device.budget), certified=True
         )

@@ -8,9 +8,11 @@ from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.records import Operation, StepFeatures
 from stoker.perf.machine import Rates, RatesError, default_path, load
 from stoker.perf.machine.prediction import rank_of
+from stoker.perf.memory.kernel_memory import on_gpu
 from stoker.perf.memory.timeline import with_seconds
 from stoker.perf.prediction.predictor import Predictor
 from stoker.run.fitting.devices import FitDevice
+from stoker.run.profiling.merge_ranks import gpu_named
 
 _FLOPS_PER_S, _BYTES_PER_S = 40e9, 8e9
 """What one core of a server reaches in products and in what only moves bytes (assumed where nothing was measured)."""
@@ -20,7 +22,12 @@ _LIKE = "A100-80GB-SXM"
 
 def priced(features: StepFeatures, timeline: MemoryTimeline, device: FitDevice) -> MemoryTimeline:
     """The timeline with seconds: of this machine's calibration, of the GPU, or by assumed rates of a core."""
-    return with_seconds(timeline, features, _times(features, device))
+    return with_seconds(on_device(timeline, device), features, _times(features, device))
+
+
+def on_device(timeline: MemoryTimeline, device: FitDevice) -> MemoryTimeline:
+    """The timeline with what kernels take, where they are a GPU's."""
+    return on_gpu(timeline, _card(device.name)) if device.target == "cuda" else timeline
 
 
 def _times(features: StepFeatures, device: FitDevice) -> PassTimes:
@@ -49,7 +56,5 @@ def _rates() -> Rates | None:
 
 
 def _card(name: str) -> Gpu:
-    """The GPU of the catalogue whose name has all its words in a driver's name for it; with the most words."""
-    driver = name.upper()
-    alike = [known for known in catalogue() if all(word.upper() in driver for word in known.split("-"))]
-    return gpu(max(alike, key=lambda known: known.count("-"), default=_LIKE))
+    """The GPU of the catalogue that a driver calls so."""
+    return gpu(gpu_named(name, catalogue()) or _LIKE)
