@@ -38,9 +38,10 @@ from stoker.train.exchanging import measuring, sharing, weights
 from stoker.train.exchanging.compressed import HalvedSum, LowRankSum
 from stoker.train.exchanging.factors import factored_layers
 from stoker.train.exchanging.layout import GATHERED, OF_WEIGHTS, BucketLayout, PlacedWeight, laid_out
-from stoker.train.exchanging.mixed_round import MixedRound, RingReducer, future_of, wait_for
+from stoker.train.exchanging.mixed_round import MixedRound, RingReducer
 from stoker.train.exchanging.own_rings import BY_RING, OwnRing
 from stoker.train.exchanging.payload import GatheredSegment
+from stoker.train.exchanging.plain_sums import PlainSums
 from stoker.train.exchanging.standing import LayerStanding
 from stoker.train.ring.blame import RankFault
 from stoker.train.ring.lookouts import OwnLookout
@@ -108,12 +109,10 @@ class ReplicaExchange:
         """Why the buckets could not be looked at."""
         self._layers = {layer.name: layer for _, layer in factored_layers(model)}
         self._tables = measuring.tables_of(model)
-        self._generator = torch.Generator().manual_seed(0x5706)  # never the program's own stream
+        self._generators: dict[torch.device, torch.Generator] = {}
         self._proof = measuring.FormProof(self._layers, self._tables, self._draw)
         self._backward: measuring.BackwardClock | None = None
-        self._sums = measuring.SumClock()
-        self._waits: list[Callable[[], object]] = []
-        self._plain_sums: list[tuple[Any, torch.futures.Future[torch.Tensor], str]] = []
+        self._sums = PlainSums(self.group)
         self._measuring = True
         self._methods: dict[str, LayerMethod] = {}
         self._standings: dict[str, LayerStanding] = {}
@@ -143,7 +142,10 @@ class ReplicaExchange:
             layer.install()
 
     def _draw(self, size: int, device: torch.device) -> torch.Tensor:
-        return torch.randn(size, generator=self._generator).to(device)
+        generator = self._generators.get(device)
+        if generator is None:  # never the program's own stream; on the device, so that nothing is copied there
+            generator = self._generators[device] = torch.Generator(device).manual_seed(0x5706)
+        return torch.randn(size, generator=generator, device=device)
 
     # What DDP calls
 
@@ -177,39 +179,14 @@ class ReplicaExchange:
             assert self._round is not None
             done = self._round.add(buffer, layout)
         if is_last:
-            self._settle_plain()
+            self._sums.settle(self.rounds, self._lost)
             self._end_round(buffer.device)
         return done
 
     def _plain(self, buffer: torch.Tensor, layer: str) -> torch.futures.Future[torch.Tensor]:
-        """What DDP does without a hook, bit for bit: it multiplies by the inverse, then sums."""
-        if buffer.is_sparse:
-            buffer.div_(1.0 / self._scale)
-        else:
-            buffer.mul_(self._scale)
+        if not buffer.is_sparse:
             self._round_bytes += _ring_share(self.ranks) * buffer.nbytes
-        work: Any = dist.all_reduce(buffer, group=self.group, async_op=True)
-        if self._measuring and not buffer.is_sparse:
-            self._waits.append(work.wait)
-            ended = self._sums.started(buffer.nbytes)
-
-            def first(future: Any) -> torch.Tensor:
-                ended()
-                return future.value()[0]
-
-            return work.get_future().then(first)
-        # Otherwise no thread of the backend calls python: one that still waits for the interpreter when that ends is
-        # aborted, and the program with it.
-        done = future_of(buffer)
-        self._plain_sums.append((work, done, layer))
-        return done
-
-    def _settle_plain(self) -> None:
-        """Completes what the backend sums alone: DDP would wait for it next."""
-        sums, self._plain_sums = self._plain_sums, []
-        for work, done, layer in sums:
-            wait_for(work.wait, layer, self.rounds, self._lost)
-            done.set_result(work.get_future().value()[0])
+        return self._sums.start(buffer, self._scale, layer, timed=self._measuring)
 
     def _count_active(self, device: torch.device) -> None:
         """Ranks that have not joined: what `join(divide_by_initial_world_size=False)` divides by."""
@@ -248,7 +225,7 @@ class ReplicaExchange:
         if self._ended_s is not None and self.rounds:
             self._times[self._is_on].append(now - self._ended_s)
             if self._measuring and self.rounds <= TIMED:  # in further ones layers are looked at as well
-                self._computed.append(now - max(self._ended_s, self._sums.ended_s))
+                self._computed.append(now - max(self._ended_s, self._sums.clock.ended_s))
             del self._times[self._is_on][:-1000]
         self._ended_s = now
         self.rounds += 1
@@ -263,7 +240,7 @@ class ReplicaExchange:
             self._end_tried(device, now)
 
     def _end_measured(self, device: torch.device) -> None:
-        waits, self._waits = self._waits, []
+        waits, self._sums.waits = self._sums.waits, []
         if self._backward is not None:
             self._backward.end_pass()
         elif self.rounds == 1:
@@ -305,7 +282,13 @@ class ReplicaExchange:
         told = sharing.tell_bytes(plan, self.group, device)
         self.agreed = msgspec.msgpack.decode(told, type=AgreedExchange)
         self._planned_at = self.rounds
-        if self.ring is None and _by_ring(self.agreed):
+        if self.ring is None and _by_ring(self.agreed) and device.type != "cpu":
+            self.agreed = _without_ring(self.agreed, "sockets carry tensors of CPUs alone")
+            self._say(
+                f"{self.name}: the backend makes all sums: sockets carry tensors of CPUs, and these are on {device}"
+            )
+            self._own_ring.close()
+        elif self.ring is None and _by_ring(self.agreed):
             self._connect(device)
         else:
             self._own_ring.close()
@@ -351,8 +334,8 @@ class ReplicaExchange:
         return MeasuredExchange(
             name=self.name, rank=self.rank, ranks=self.ranks, backend=str(dist.get_backend(self.group)),
             device=device.type, step_s=statistics.median(self._times[False] or [0.0]), layers=layers,
-            computed_s=statistics.median(self._computed or [0.0]),
-            sums=[*small, *self._sums.sums()],
+            computed_s=statistics.median(self._computed or [0.0]) if device.type == "cpu" else 0.0,
+            sums=[*small, *self._sums.clock.sums()],
             products=measuring.timed_products(layers, self.ranks, device), byte_s=measuring.copied_byte_s(device),
             memory_bytes=free * _MEMORY_SHARE / self.ranks,
         )  # fmt: skip
