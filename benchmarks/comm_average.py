@@ -82,7 +82,8 @@ def _compare(report: Report, found: dict[_Job, Outcome], cases: Sequence[DigitsC
     report.table(["model", "shards", "DDP, %", "chosen", *(f"every {period}" for period in periods)], table)
     report.note("points of accuracy against DDP, means of the seeds, at the share of DDP's emulated seconds")
     worst = min(points[0, key] for key in groups)
-    report.at_least("worst_points", "points against DDP, the worst case", [worst], _POINTS)
+    label = f"points against DDP, mean of {len(cases) // len(groups)} seeds, the worst case"
+    report.at_least("worst_points", label, [worst], _POINTS)
     for shards, bound in (("iid", 0.35), ("sorted", 0.75)):
         own = max(shares[0, key] for key in groups if key[1] == shards)
         report.at_most(f"{shards}_seconds", f"{shards}: seconds / DDP's, the slower model", [own], bound)

@@ -8,6 +8,7 @@ tensors, which show a link's latency, and a few products are made on purpose, be
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import threading
 import time
@@ -25,6 +26,8 @@ from stoker.train.exchanging.factors import FactoredLayer
 from stoker.train.exchanging.rows import filled_rows
 
 _SMALL_BYTES = (4_096, 65_536)
+_LARGE_BYTES = (1 << 20, 16 << 20)
+"""Of GPUs' own links: milliseconds."""
 _SMALL_TIMES = 3
 """With 8 ranks 0.4 MB are sent of each rank."""
 _PRODUCT_S = 0.03
@@ -41,14 +44,21 @@ class BackwardClock:
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         self._arrived: dict[str, float] = {}
+        self._events: dict[str, torch.cuda.Event] = {}
+        self._between: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        """On a GPU gradients arrive when their kernels are through, and not when these are started."""
         self._found: dict[str, list[float]] = {}
         self.hooks = [
             parameter.register_post_accumulate_grad_hook(self._stamp(name)) for name, parameter in parameters.items()
         ]
 
     def _stamp(self, name: str) -> Callable[[torch.Tensor], None]:
-        def stamp(_: torch.Tensor) -> None:
-            self._arrived[name] = time.perf_counter()
+        def stamp(gradient: torch.Tensor) -> None:
+            if gradient.is_cuda:
+                self._events[name] = torch.cuda.Event(enable_timing=True)
+                self._events[name].record()
+            else:
+                self._arrived[name] = time.perf_counter()
 
         return stamp
 
@@ -60,9 +70,16 @@ class BackwardClock:
                 self._found.setdefault(name, []).append(at - before)
             before = at
         self._arrived.clear()
+        events = list(self._events.items())
+        self._between += [(name, last, event) for (_, last), (name, event) in itertools.pairwise(events)]
+        self._events.clear()
 
     def seconds(self, name: str) -> float:
         """From the gradient before it to a weight's own, median of the passes; 0 where that is not known."""
+        between, self._between = self._between, []
+        for other, last, event in between:
+            event.synchronize()
+            self._found.setdefault(other, []).append(last.elapsed_time(event) / 1e3)
         found = self._found.get(name)
         return statistics.median(found) if found else 0.0
 
@@ -233,10 +250,16 @@ def nothing(name: str, rank: int, ranks: int, device: torch.device) -> MeasuredE
     )  # fmt: skip
 
 
+def tells_ends(group: Any) -> bool:
+    """Whether a future of the group's backend is done when the sum is: gloo's is, NCCL's is done once it has begun."""
+    return "gloo" in str(dist.get_backend(group))
+
+
 def timed_sums(group: Any, device: torch.device) -> list[tuple[float, float]]:
-    """Bytes and seconds of small all-reduces; collective."""
+    """Bytes and seconds of small all-reduces, and of large ones where the program's own cannot be timed; collective."""
     found: list[tuple[float, float]] = []
-    for size in _SMALL_BYTES:
+    sizes = _SMALL_BYTES if tells_ends(group) else _SMALL_BYTES + _LARGE_BYTES
+    for size in sizes:
         data = torch.zeros(size // 4, device=device)
         for _ in range(_SMALL_TIMES):
             dist.barrier(group=group)
@@ -244,7 +267,7 @@ def timed_sums(group: Any, device: torch.device) -> list[tuple[float, float]]:
             dist.all_reduce(data, group=group)
             _settled(device)
             found.append((float(size), time.perf_counter() - begun))
-    return [(size, min(s for other, s in found if other == size)) for size in map(float, _SMALL_BYTES)]
+    return [(size, min(s for other, s in found if other == size)) for size in map(float, sizes)]
 
 
 def timed_products(

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from stoker.train.exchanging.active_ranks import ActiveRanks
-from stoker.train.exchanging.measuring import SumClock
+from stoker.train.exchanging.measuring import SumClock, tells_ends
 from stoker.train.exchanging.mixed_round import future_of, wait_for
 from stoker.train.ring.blame import RankFault
 
@@ -44,7 +44,8 @@ class PlainSums:
         else:
             buffer.mul_(self._active.scale)
         work: Any = dist.all_reduce(buffer, group=self._group, async_op=True)
-        if is_timed and not buffer.is_sparse:
+        # What NCCL starts is over for the program at once: its sums are timed otherwise.
+        if is_timed and not buffer.is_sparse and tells_ends(self._group):
             self._waits.append(work.wait)
             ended = self.clock.started(buffer.nbytes)
 
@@ -52,7 +53,10 @@ class PlainSums:
                 ended()
                 return future.value()[0]
 
-            return work.get_future().then(first)
+            done = work.get_future().then(first)
+            if not buffer.is_cuda:
+                return done
+            # A stream has to wait for what gloo copies back: `wait` has it do so, a future does not.
         # Otherwise no thread of the backend calls python: one that still waits for the interpreter when that ends is
         # aborted, and the program with it.
         done = future_of(buffer)

@@ -122,7 +122,7 @@ class ReplicaExchange:
         """Why the buckets could not be looked at."""
         self._layers = {layer.name: layer for _, layer in factored_layers(model)}
         self._tables = measuring.tables_of(model)
-        self._generator = torch.Generator().manual_seed(0x5706)  # never the program's own stream
+        self._generators: dict[torch.device, torch.Generator] = {}
         self._proof = measuring.FormProof(self._layers, self._tables, self._draw)
         self._backward: measuring.BackwardClock | None = None
         self._measuring = True
@@ -154,7 +154,10 @@ class ReplicaExchange:
             layer.install()
 
     def _draw(self, size: int, device: torch.device) -> torch.Tensor:
-        return torch.randn(size, generator=self._generator).to(device)
+        generator = self._generators.get(device)
+        if generator is None:  # never the program's own stream; on the device, so that nothing is copied there
+            generator = self._generators[device] = torch.Generator(device).manual_seed(0x5706)
+        return torch.randn(size, generator=generator, device=device)
 
     # What DDP calls
 
@@ -300,7 +303,11 @@ class ReplicaExchange:
         told = sharing.tell_bytes(plan, self.group, device)
         self.agreed = msgspec.msgpack.decode(told, type=AgreedExchange)
         self._planned_at = self.rounds
-        if self.ring is None and is_by_ring(self.agreed):
+        if self.ring is None and is_by_ring(self.agreed) and device.type != "cpu":
+            self.agreed = without_ring(self.agreed, "sockets carry tensors of CPUs alone")
+            self.say(f"the backend makes all sums: sockets carry tensors of CPUs, and these are on {device}")
+            self._own_ring.close()
+        elif self.ring is None and is_by_ring(self.agreed):
             self._connect(device)
         else:
             self._own_ring.close()
@@ -369,7 +376,7 @@ class ReplicaExchange:
         return MeasuredExchange(
             name=self.name, rank=self.rank, ranks=self.ranks, backend=str(dist.get_backend(self.group)),
             device=device.type, step_s=statistics.median(self._times[False] or [0.0]), layers=layers,
-            computed_s=statistics.median(self._computed or [0.0]),
+            computed_s=statistics.median(self._computed or [0.0]) if device.type == "cpu" else 0.0,
             sums=[*small, *self._plain.clock.sums()],
             products=measuring.timed_products(layers, self.ranks, device), byte_s=measuring.copied_byte_s(device),
             memory_bytes=measuring.free_bytes(device) * _MEMORY_SHARE / self.ranks,

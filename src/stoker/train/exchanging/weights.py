@@ -1,3 +1,4 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 """Whether ranks have the same weights to the last bit, and what is done where they have not.
 
 DDP never compares weights again after its start. A difference in one bit of a sum would stay, and grow.
@@ -21,15 +22,24 @@ def hash_of(weights: Sequence[torch.Tensor]) -> int:
 
     Each weight's elements are summed as whole numbers, one pass without a copy: the sums wrap, and do not round.
     """
-    found = 0
+    totals: list[torch.Tensor] = []
     for weight in weights:
         data = weight.detach()
         if data.is_complex():
             data = torch.view_as_real(data)
         data = data if data.is_contiguous() else data.contiguous()
-        total = int(data.view(_INTS[data.element_size()]).sum(dtype=torch.int64))
+        totals.append(data.view(_INTS[data.element_size()]).sum(dtype=torch.int64))
+    found = 0
+    for total in _numbers(totals):
         found = (found * _FACTOR + total) & _BITS
     return found or 1
+
+
+def _numbers(totals: Sequence[torch.Tensor]) -> list[int]:
+    """Whole numbers of some tensors, with one wait for a device, however many there are."""
+    if len({total.device for total in totals}) == 1:
+        return torch.stack(list(totals)).tolist()
+    return [int(total) for total in totals]
 
 
 def take_first(weights: Sequence[torch.Tensor], group: Any) -> None:
