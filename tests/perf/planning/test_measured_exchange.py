@@ -46,8 +46,8 @@ def test_a_ring_is_named_where_there_are_sockets_for_its_tensors(
 
 
 WIDE = MeasuredLayer(
-    module="wide", weight="wide.weight", bytes=4.0 * 64 * 262144, product_bytes=4.0 * 64 * 262144, width_in=64, width_out=262144, rows=64,
-    backward_s=0.002, splits=["column", "row"],
+    module="wide", weight="wide.weight", bytes=4.0 * 64 * 262144, product_bytes=4.0 * 64 * 262144, width_in=64,
+    width_out=262144, rows=64, backward_s=0.002, splits=["column", "row"],
 )  # fmt: skip
 NARROW = replace(WIDE, module="narrow", weight="narrow.weight", width_in=262144, width_out=64, fed_by="wide")
 TABLE = MeasuredLayer(
@@ -87,9 +87,10 @@ def test_activations_of_a_pair_are_priced_once_and_those_of_other_splits_between
     assert agreed.report is not None
     sent = {layer.module: layer.bytes for layer in agreed.report.layers}
     assert sent["wide"] == sent["narrow"] == 8 * 64 * 64
-    alone = planned_exchange(measured([TRUNK, replace(WIDE, splits=["column"])], ranks=4), allowed=SPLIT)
+    few = replace(WIDE, rows=16, splits=["column"])
+    alone = planned_exchange(measured([TRUNK, few], ranks=4), allowed=SPLIT)
     assert alone.report is not None
-    assert {layer.module: layer.bytes for layer in alone.report.layers}["wide"] == 8 * 3 * 64 * (64 + 262144 / 4)
+    assert {layer.module: layer.bytes for layer in alone.report.layers}["wide"] == 8 * 3 * 16 * (64 + 262144 / 4)
 
 
 def test_a_table_is_split_by_what_is_looked_up_and_not_by_the_rows_that_differ() -> None:

@@ -28,11 +28,13 @@ def started(
     served: bool = True,
     program: str = PROGRAM,
     way: str = "auto",
+    allowed: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """The program's end, under `stoker run --comm auto` or under plain python."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("STOKER_")}
     environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "HF_HOME": str(folder / "hub")}
-    before = ("-m", "stoker", "run", "--comm", way, "--run-dir", str(folder / "run")) if served else ()
+    leave = ("--comm-allow", allowed) if allowed else ()
+    before = ("-m", "stoker", "run", "--comm", way, *leave, "--run-dir", str(folder / "run")) if served else ()
     done = programs.run(
         [sys.executable, *before, *launcher, program, *words], env={**environ, "OMP_NUM_THREADS": "1"}, cwd=folder,
         capture_output=True, text=True, timeout=110,

@@ -1,0 +1,76 @@
+"""`stoker run --comm auto --comm-allow split`: layers of an unmodified program are split while two real ranks train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from stoker.cli.exchange.main import main as exchange
+from stoker.cli.explain import main as explain
+from stoker.records.exchange_file import read_exchanges
+from tests.run.exchanging.test_exchanging import TORCHRUN, reported, said, started
+
+pytestmark = pytest.mark.integration
+PROGRAMS = Path(__file__).parent / "programs"
+PROGRAM, PRICED = str(PROGRAMS / "wide_ranks.py"), str(PROGRAMS / "slow_prices.py")
+STEPS = 28
+
+
+def losses(stdout: str) -> list[list[float]]:
+    """Of each rank, in some order."""
+    lines = [line.split()[1:] for line in stdout.splitlines() if line.startswith("losses ")]
+    return sorted([float(word) for word in line] for line in lines)
+
+
+def loaded(file: Path) -> dict[str, Any]:
+    """What rank 0 saved, in plain torch."""
+    found = torch.load(file, weights_only=True)
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 2048), nn.ReLU(), nn.Linear(2048, 8))
+    model.load_state_dict(found["model"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer.load_state_dict(found["optimizer"])
+    assert torch.allclose(model(torch.ones(2, 16)), found["seen"], atol=1e-5)
+    assert all(optimizer.state[each]["exp_avg"].shape == each.shape for each in model.parameters())
+    return found["model"]
+
+
+@pytest.mark.slow("two ranks start python and torch, twice")
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "taken back"])
+def test_an_unmodified_program_is_split_and_loses_nothing(
+    kept: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = started(tmp_path, str(tmp_path / "plain.pt"), str(STEPS), launcher=TORCHRUN, served=False, program=PROGRAM)
+    done = started(
+        tmp_path, "-99" if kept else "99", PROGRAM, str(tmp_path / "split.pt"), str(STEPS), launcher=TORCHRUN,
+        program=PRICED, allowed="split",
+    )  # fmt: skip
+    for found, expected in zip(losses(done.stdout), losses(plain.stdout), strict=True):
+        assert found == pytest.approx(expected, rel=1e-5)
+    expected = loaded(tmp_path / "plain.pt")
+    for name, each in loaded(tmp_path / "split.pt").items():
+        assert torch.allclose(each, expected[name], atol=1e-4), name
+    (run,) = read_exchanges(tmp_path / "run").replicas
+    (split,) = run.splits
+    assert (split.layers, split.kept, split.step) == ({"2": "column", "4": "row"}, kept, 13)
+    # Activations of the pair, forward and back, and what DDP still sums: the first layer, and the last one's bias.
+    expected_bytes = 8 * 8 * (32 + 8) + 4 * (16 * 32 + 32 + 8)
+    assert split.predicted_bytes == pytest.approx(expected_bytes, rel=0.01) == split.split_bytes
+    assert split.plain_step_s > 0
+    assert split.split_step_s > 0
+    lines = said(done)
+    word = "split layers (`2`, `4`) save" if kept else "layers are whole again (`2`, `4`): with it a step took"
+    assert any(word in line for line in lines), lines
+    text = reported(tmp_path, capsys)
+    assert "Layers whose weights were split" in text
+    assert "`2` by column split, `4` by row split: split from exchange 13 on; a step took" in text
+    assert exchange([str(tmp_path / "run")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert ("predicted); kept." if kept else "whole again, with it a step took") in shown
+    assert explain([str(tmp_path / "run")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert ("by column split, row split" if kept else "layers that were split are whole again") in shown
