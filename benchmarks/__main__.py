@@ -68,6 +68,8 @@ BARS = (
     "comm_split",
     "comm_programs",
     "memory_cuda",
+    "fit_choice",
+    "fit_budget",
     "sim_64gpu",
     "sim_bound",
     "sim_speed",

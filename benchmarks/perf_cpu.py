@@ -21,7 +21,6 @@ import torch
 
 from benchmarks.programs.cpu_models import OTHERS, SIX, Trained
 from benchmarks.support.harness import Bar, Options, Report, number, run
-from stoker.train.fitting.live_bytes import peak_of_step
 from stoker.perf.features.records import MATRIX_KINDS, StepFeatures
 from stoker.perf.features.step import characterise
 from stoker.perf.machine.allocator import keep_memory
@@ -31,6 +30,7 @@ from stoker.perf.machine.measuring import Times, timed
 from stoker.perf.machine.prediction import predict_step
 from stoker.perf.machine.rates import Rates, load, save
 from stoker.perf.machine.speed import Speed
+from stoker.train.fitting.live_bytes import peak_of_step
 
 BAR = Bar(
     "perf_cpu",
