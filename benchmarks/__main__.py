@@ -69,6 +69,8 @@ BARS = (
     "comm_programs",
     "memory_cuda",
     "memory_arena",
+    "fit_choice",
+    "fit_budget",
     "sim_64gpu",
     "sim_bound",
     "sim_speed",

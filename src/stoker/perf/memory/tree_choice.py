@@ -8,6 +8,7 @@ that no other pair beats; a unit is repeated as a whole, or kept, or the same is
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from stoker.records.fitting import Keeps
 
-_MOST_STATES = 4096
+_MOST_STATES = 2048
 """States beyond which saved bytes are rounded down to a grid as fine as this: units that are alike stay far below."""
 
 
@@ -58,21 +59,29 @@ class Part:
 class _History:
     """How states came about: each repetition with the one before it."""
 
-    before: list[int] = field(default_factory=lambda: [-1])
-    names: list[tuple[str, Keeps]] = field(default_factory=lambda: [("", "nothing")])
+    firsts: list[int] = field(default_factory=list[int])
+    """Number of the first state of each batch of them; 0 is the state without a repetition."""
+    batches: list[tuple[NDArray[np.int64], str, Keeps]] = field(
+        default_factory=list[tuple[NDArray[np.int64], str, "Keeps"]]
+    )
+    count: int = 1
 
     def added(self, nodes: NDArray[np.int64], name: str, keeps: Keeps) -> NDArray[np.int64]:
-        first = len(self.before)
-        self.before += nodes.tolist()
-        self.names += [(name, keeps)] * len(nodes)
-        return np.arange(first, first + len(nodes), dtype=np.int64)
+        """Numbers of new states, which repeat a unit after others."""
+        first = self.count
+        self.firsts.append(first)
+        self.batches.append((nodes, name, keeps))
+        self.count += len(nodes)
+        return np.arange(first, self.count, dtype=np.int64)
 
     def of(self, node: int) -> dict[str, Keeps]:
+        """What a state repeats."""
         found: dict[str, Keeps] = {}
         while node > 0:
-            name, keeps = self.names[node]
+            place = bisect_right(self.firsts, node) - 1
+            nodes, name, keeps = self.batches[place]
             found[name] = keeps
-            node = self.before[node]
+            node = int(nodes[node - self.firsts[place]])
         return found
 
 

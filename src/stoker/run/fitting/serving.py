@@ -41,8 +41,13 @@ class Fitting:
 
     def start(self) -> None:
         """Waits for the model from now on."""
-        if self._mode == "auto":
+        if self._acts:
             self._applied.install()
+
+    @property
+    def _acts(self) -> bool:
+        """Whether anything is to be done: what fits already is not even counted."""
+        return self._mode == "auto" and self._plan.changes
 
     def _begun(self, model: nn.Module) -> None:
         for reason in self._left():
@@ -71,11 +76,8 @@ class Fitting:
         run = self.record()
         self._count.stop()
         self._applied.remove()
-        if self._mode == "auto" and self._applied.model is None:
-            if self._plan.changes:
-                self._tell(f"no forward pass of a {self._plan.model} was seen for training: nothing was changed")
-                run = msgspec.structs.replace(run, notes=("the model that was traced was not seen",))
-            else:
-                return
+        if self._acts and self._applied.model is None:
+            self._tell(f"no forward pass of a {self._plan.model} was seen for training: nothing was changed")
+            run = msgspec.structs.replace(run, notes=("the model that was traced was not seen",))
         if not rank:
             write_fits(self._folder, FitRuns(runs=(run,)))

@@ -11,6 +11,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from stoker.core.mishaps import line_of, reraise_from_handler
 from stoker.core.patching import Patches
 from stoker.core.saying import say
 
+_OWN_REFERENCES = 3
+"""To a frame's dictionary of variables: the frame's, ours, and that of counting. With more, the program has it too."""
 Found = Callable[[nn.Module], bool]
 """Called with the outermost module of a forward pass before it begins; returns whether it is the model."""
 
@@ -72,9 +75,19 @@ def outermost(module: nn.Module) -> nn.Module:
     found = module
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
-        names = frame.f_code.co_varnames
-        owner = frame.f_locals.get(names[0]) if names and frame.f_code.co_argcount else None
+        owner = _first_argument(frame)
         if isinstance(owner, nn.Module) and owner is not found and any(part is module for part in owner.modules()):
             found = owner
         frame = frame.f_back
     return found
+
+
+def _first_argument(frame: FrameType) -> object:
+    if not frame.f_code.co_argcount:
+        return None
+    given = frame.f_locals
+    owner = given.get(frame.f_code.co_varnames[0])
+    if sys.version_info < (3, 13) and sys.getrefcount(given) <= _OWN_REFERENCES:
+        # A frame keeps the dictionary that it gave out, and with it tensors that the program drops later.
+        given.clear()
+    return owner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import linecache
 import os
 import sys
@@ -51,7 +52,11 @@ def _methods() -> Generator[tuple[str, torch.nn.Module]]:
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         names = frame.f_code.co_varnames
-        owner = frame.f_locals.get(names[0]) if names else None
+        given = frame.f_locals
+        owner = given.get(names[0]) if names else None
+        if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            # There a frame keeps the dictionary that it gave out, and with it tensors that the program drops later.
+            given.clear()
         if isinstance(owner, torch.nn.Module):
             yield frame.f_code.co_name, owner
         frame = frame.f_back

@@ -1,0 +1,167 @@
+"""`stoker run --fit`: what an unmodified program gets, what it is said of it, and what it leaves in files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stoker.cli.explain import main as explain
+from stoker.cli.report import main as report
+from stoker.core.errors import ConfigError
+from stoker.records.fitting import FitRun
+from stoker.records.fitting_file import read_fits
+from stoker.run.fitting.devices import device_of
+from stoker.run.fitting.planning import check_alone
+from tests.warm import programs
+
+PROGRAM = str(Path(__file__).parent / "programs" / "fitted.py")
+
+
+def started(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """The program's end, under `stoker run` with some options or, without one, under plain python."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("STOKER_")}
+    environ |= {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder / "cache")}
+    name = "fitted" if options else "plain"
+    before = ("-m", "stoker", "run", "--run-dir", str(folder / "run"), *options) if options else ()
+    return programs.run(
+        [sys.executable, *before, PROGRAM, str(folder / name)], env=environ, cwd=folder, capture_output=True,
+        text=True, timeout=110,
+    )  # fmt: skip
+
+
+def said(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Stoker's lines about the fit."""
+    return [line for line in done.stderr.splitlines() if line.startswith("stoker: fit: ")]
+
+
+def found(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the plain program and the fitted one have written."""
+    plain, fitted = (json.loads((folder / f"{name}.json").read_text()) for name in ("plain", "fitted"))
+    return plain, fitted
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether two checkpoints are equal bit for bit."""
+    if isinstance(first, torch.Tensor):
+        return torch.equal(first, second)
+    if isinstance(first, dict):
+        return list(first) == list(second) and all(same(first[key], second[key]) for key in first)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    return first == second
+
+
+def run_of(folder: Path) -> FitRun:
+    (run,) = read_fits(folder / "run").runs
+    return run
+
+
+@pytest.mark.integration
+@pytest.mark.slow("a program is traced twice and run twice")
+def test_a_program_fits_with_equal_losses_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert started(tmp_path).returncode == 0
+    done = started(tmp_path, "--fit", "auto", "--device-memory", "8MB")
+    assert done.returncode == 0, done.stderr
+    plain, fitted = found(tmp_path)
+    assert fitted == plain, "losses, evaluation, the average and the counter are equal bit for bit"
+    ours, theirs = (torch.load(tmp_path / f"{name}.pt") for name in ("fitted", "plain"))
+    assert same(ours, theirs), "the checkpoint as well, in its order"
+    assert b"stoker" not in (tmp_path / "fitted.whole.pt").read_bytes()
+
+    run = run_of(tmp_path)
+    assert run.plan.certified
+    assert run.plan.plain_bytes > 8_000_000 >= run.plan.peak_bytes
+    assert {"used_up", "recompute"} >= set(run.applied) >= {"recompute"}
+    repeated = [path for measure in run.plan.of("recompute") for path in measure.paths]
+    assert "1" not in repeated
+    assert any("`1`" in each.name and "writes `calls`" in each.reason for each in run.plan.rejected)
+    assert len(run.counted) == 3
+    assert run.counted_bytes <= 8_000_000
+    assert run.counted_bytes == pytest.approx(run.plan.peak_bytes, rel=0.01)
+
+    plan, outcome = said(done)
+    assert "do not fit 8.0 MB: " in plan
+    assert "losses equal" in plan
+    assert "counted 7." in outcome
+    assert report([str(tmp_path / "run")]) == 0
+    assert "Fit of fitted.py · emulated device · carried out" in capsys.readouterr().out
+    assert report([str(tmp_path / "run"), "--html", str(tmp_path / "page.html")]) == 0
+    assert "Fit into memory" in (tmp_path / "page.html").read_text()
+    assert explain([str(tmp_path / "run")]) == 0
+    assert "do not fit 8.0 MB" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.integration
+@pytest.mark.slow("a program is traced and run, three times")
+def test_a_program_that_fits_is_left_alone_and_one_that_cannot_does_not_start(tmp_path: Path) -> None:
+    assert started(tmp_path).returncode == 0
+    done = started(tmp_path, "--fit", "auto", "--device-memory", "1GB")
+    assert done.returncode == 0, done.stderr
+    assert found(tmp_path)[0] == found(tmp_path)[1]
+    (line,) = said(done)
+    assert "nothing is changed" in line
+    assert (run_of(tmp_path).applied, run_of(tmp_path).counted) == ((), ())
+    (tmp_path / "fitted.json").unlink()
+
+    done = started(tmp_path, "--fit", "auto", "--device-memory", "1.1MB")
+    assert done.returncode == 2
+    assert not (tmp_path / "fitted.json").exists(), "before the first step"
+    assert "`--device-memory` must have room for a step of the program" in done.stderr
+    assert "the nearest miss has" in done.stderr
+    assert "and lacks" in done.stderr
+
+
+@pytest.mark.integration
+@pytest.mark.slow("a program is traced and run")
+def test_a_report_touches_nothing(tmp_path: Path) -> None:
+    assert started(tmp_path).returncode == 0
+    done = started(tmp_path, "--fit", "report", "--device-memory", "1.1MB")
+    assert done.returncode == 0, done.stderr
+    assert found(tmp_path)[0] == found(tmp_path)[1]
+    (line,) = said(done)
+    assert "the nearest miss" in line
+    run = run_of(tmp_path)
+    assert (run.mode, run.applied, run.counted) == ("report", (), ())
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--fit", "auto"), "must know the memory to fit into"),
+        (("--fit", "auto", "--device-memory", "5"), "`device-memory` must be a size of at least 1 MiB"),
+        (("--fit", "auto", "--device-memory", "5G"), "ambiguous"),
+        (("--fit", "always", "--device-memory", "5GB"), "`fit` must be"),
+    ],
+)
+def test_wrong_sizes_are_refused_before_the_program_starts(
+    tmp_path: Path, options: tuple[str, ...], words: str
+) -> None:
+    done = started(tmp_path, *options)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert not (tmp_path / "fitted.json").exists()
+
+
+def test_ranks_are_refused() -> None:
+    check_alone({"WORLD_SIZE": "1"}, ["train.py"])
+    with pytest.raises(ConfigError, match="one of 4 ranks"):
+        check_alone({"WORLD_SIZE": "4"}, ["train.py"])
+    with pytest.raises(ConfigError, match="torch's launcher"):
+        check_alone({}, ["-m", "torch.distributed.run", "train.py"])
+
+
+def test_a_stated_size_without_a_gpu_is_of_an_emulated_device() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU, whose memory is the budget")
+    device = device_of(10**9)
+    assert (device.budget, device.target, device.emulated) == (10**9, "cpu", True)
+    with pytest.raises(ConfigError, match="device-memory 20GB"):
+        device_of(None)
