@@ -79,8 +79,8 @@ class ArenaReport(msgspec.Struct, frozen=True, kw_only=True):
         for plan in self.plans:
             lines.append(
                 f"{plan.name}: {plan.inside_frac:.1%} of {format_bytes(plan.peak_bytes)} inside · plan "
-                f"{format_bytes(plan.arena_bytes)}, bound {format_bytes(plan.bound_bytes)} · returned by the backward pass, "
-                f"outside: {format_bytes(plan.gradient_bytes)}"
+                f"{format_bytes(plan.arena_bytes)}, bound {format_bytes(plan.bound_bytes)} · returned by the "
+                f"backward pass, outside: {format_bytes(plan.gradient_bytes)}"
             )
             lines += [
                 f"  outside: {format_bytes(each.peak_bytes)} of {each.operator}, {each.reason}" for each in plan.outside

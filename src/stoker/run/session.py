@@ -157,6 +157,9 @@ class Session:
             self._exchanging.finish(self._rank, speaks=self._is_first_process)
         if self._fitting is not None:
             self._fitting.finish(self._rank)
+        arena = _arena_line() if not self._rank else None
+        if arena is not None:
+            self.serving.emit(events.Notice(t_s=self.serving.now_s(), text=arena))
         error = getattr(sys, "last_type", None)
         outcome = error.__name__ if error is not None else "finished"
         if self._served:
@@ -210,6 +213,17 @@ class Session:
             sys.stderr.write(f"{text}\n")
         except Exception as error:  # a full disk or a closed stream must not change how the program ends
             say(f"no report: {error}")
+
+
+def _arena_line() -> str | None:
+    """What came of the backend `stoker.arena`; None if the program did not use it."""
+    # Nothing else imports it: a program without it pays nothing.
+    if "stoker.train.arena.running" not in sys.modules:
+        return None
+    from stoker.train.arena.reporting import report
+
+    found = report()
+    return f"compiled steps: {found.line()}" if found.plans or found.left else None
 
 
 def _explain_memory(program: Sequence[str]) -> None:

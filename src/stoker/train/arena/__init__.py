@@ -1,7 +1,7 @@
 """One planned piece of memory for what a step computes.
 
-Compiled: `torch.compile(model, backend="stoker.arena")`, and `share` for models that are served in turn. Eager, on CUDA:
-`use_planned_allocator`.
+Compiled: `torch.compile(model, backend="stoker.arena")`, and `share` for models that are served in turn. Eager, on
+CUDA: `use_planned_allocator`.
 """
 
 from __future__ import annotations

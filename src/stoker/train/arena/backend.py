@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from functorch.compile import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
 import stoker.train.arena.torch_private as private
@@ -15,7 +14,7 @@ from stoker.train.arena.running import Graphs
 
 
 def arena(module: GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    """Compiles a traced module: the graphs of `aot_eager`, with activations and temporaries in one planned piece of memory.
+    """Compiles a traced module: the graphs of `aot_eager`, activations and temporaries in one planned piece of memory.
 
     Torch finds it by its name: `torch.compile(model, backend="stoker.arena")`.
     """
@@ -28,7 +27,7 @@ def compiled_in(memory: Arena, module: GraphModule, inputs: Sequence[Any], *, st
 
     def partition(joint: GraphModule, joint_inputs: Any, **options: Any) -> tuple[GraphModule, GraphModule]:
         graphs.partitioned(options["num_fwd_outputs"])
-        return min_cut_rematerialization_partition(joint, joint_inputs, **options)
+        return private.partitioned(joint, joint_inputs, **options)
 
     return private.compiled(
         module, inputs, graphs.compile_forward, graphs.compile_backward, graphs.compile_forward, partition
@@ -39,7 +38,7 @@ _arenas: weakref.WeakValueDictionary[int, Arena] = weakref.WeakValueDictionary()
 
 
 def _arena_of_code() -> Arena:
-    """One arena for all forms of a model: training, evaluation, other shapes. A form that meets another one moves out."""
+    """One arena for all forms of a model (training, evaluation, shapes). A form that meets another one moves out."""
     number = private.code_number()
     if number is None:
         return Arena()

@@ -1,7 +1,7 @@
 """Straight-line Python for a graph whose planned buffers lie in an arena.
 
-A call whose result is planned writes into a view that is there already; a view of something planned is one too, and is not
-called at all. All else is called as `aot_eager` calls it, and dropped after its last use.
+A call whose result is planned writes into a view that is there already; a view of something planned is one too, and is
+not called at all. All else is called as `aot_eager` calls it, and dropped after its last use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 import stoker.train.arena.torch_private as private
 from stoker.train.arena.memory import Views
 from stoker.train.arena.recording import Leaf, Recording, last_uses, leaves_in
-from stoker.train.arena.torch_private import Compiled, Operator
+from stoker.train.arena.torch_private import Compiled
 from stoker.train.arena.variants import Call, writer_of
 
 
@@ -97,7 +97,7 @@ class Straight:
     def _tensors(self, tree: Any) -> Any:
         if isinstance(tree, Leaf):
             return self._views.at(tree, self._planned[tree.buffer])
-        return tuple(self._tensors(each) for each in tree) if isinstance(tree, tuple) else None
+        return tuple(map(self._tensors, cast("tuple[Any, ...]", tree))) if isinstance(tree, tuple) else None
 
     def _written(self, node: Node, leaves: Sequence[Leaf]) -> None:
         self._constant(node)
@@ -114,7 +114,7 @@ class Straight:
             assert not made_here or leaf.buffer not in self._planned, "all results of a call lie inside, or none"
         if node.op == "call_function":
             target = node.target
-            function = private.direct(target) if isinstance(target, Operator) else target
+            function = private.direct(target) if private.is_operator(target) else target
             text = self._call(Call(cast("Callable[..., Any]", function), node.args, node.kwargs))
         elif node.op == "call_module":
             text = self._call(Call(self._module.get_submodule(str(node.target)), node.args, node.kwargs))
@@ -151,7 +151,8 @@ class Straight:
         if isinstance(value, Call):
             return self._call(value)
         if isinstance(value, slice):
-            return f"slice({self._text(value.start)}, {self._text(value.stop)}, {self._text(value.step)})"
+            ends = cast("slice[Any, Any, Any]", value)
+            return f"slice({self._text(ends.start)}, {self._text(ends.stop)}, {self._text(ends.step)})"
         if isinstance(value, (list, tuple)):
             inside = ", ".join(self._text(each) for each in cast("Sequence[Any]", value))
             return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' if inside else ''})"
@@ -181,7 +182,7 @@ def _is_view(target: object) -> bool:
     """Whether a call only looks at what is there: it may be left out where its result is known."""
     if target is operator.getitem:
         return True
-    if not isinstance(target, Operator):
+    if not private.is_operator(target):
         return False
     if target in _UNMARKED:
         return True

@@ -15,8 +15,8 @@ from stoker.train.arena.recording import Leaf
 class Arena:
     """One piece of memory for the planned buffers of graphs that run in turn.
 
-    Nothing is taken while a tensor that is not the arena's own lies in it: torch counts the holders of a piece of memory,
-    whoever they are (autograd, a hook, a view that a program keeps). So what escapes is never overwritten.
+    Nothing is taken while a tensor that is not the arena's own lies in it: torch counts the holders of a piece of
+    memory, whoever they are (autograd, a hook, a view that a program keeps). So what escapes is never overwritten.
 
     Note: safe for several threads; a pass holds the arena from `take` to `leave`.
     """
@@ -78,8 +78,8 @@ class Arena:
     def view(self, leaf: Leaf, offset: int) -> Tensor:
         """A tensor in the arena, which must be taken, and be large enough.
 
-        Each has a version counter of its own: autograd would take a write to one of several that share it for a change of
-        all.
+        Each has a version counter of its own: autograd would take a write to one of several that share it for a change
+        of all.
         """
         # Not an inference tensor, even if the first pass is one of inference mode: that can't be written outside of it.
         with torch.inference_mode(False), torch.no_grad():

@@ -1,7 +1,7 @@
 """One plan over a forward graph, what it saves, and the backward graph: which buffers lie where in the arena; pure.
 
-Under AOTAutograd saved activations are outputs of the forward graph and gradients outputs of the backward graph. Plans of
-each graph alone would therefore hold next to nothing.
+Under AOTAutograd saved activations are outputs of the forward graph and gradients outputs of the backward graph. Plans
+of each graph alone would therefore hold next to nothing.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from stoker.train.arena.torch_private import Operator
+import stoker.train.arena.torch_private as private
 from stoker.train.arena.variants import Call, writer_of
 
 LEAST_BYTES = 512
@@ -205,7 +205,7 @@ class Recorder:
                 outside = "its memory is larger than its result"
             made = Buffer(storage.nbytes(), -1 if passed else number, number + 1, str(node.target), outside)
             self.recording.buffers.append(made)
-        return Leaf(buffer, value.dtype, tuple(value.shape), value.stride(), value.storage_offset())
+        return Leaf(buffer, value.dtype, tuple(value.shape), value.stride(), int(value.storage_offset()))
 
     def _release(self, node: Node, number: int) -> None:
         for buffer in self.recording.buffers_of(node.name):
@@ -255,7 +255,7 @@ def _is_dense(value: Tensor) -> bool:
 
 def _why_not(node: Node, args: Any, kwargs: Any, value: Any) -> str:
     """Why results can't be written into given memory; empty if they can."""
-    if node.target is operator.getitem or not isinstance(node.target, Operator):
+    if node.target is operator.getitem or not private.is_operator(node.target):
         return "not an operator"
     write = writer_of(node.target)
     if write is None:

@@ -9,7 +9,7 @@ from stoker.train.arena.running import known
 
 
 def report() -> ArenaReport:
-    """Plans of all compiled graphs of this process that are in use, the memory they hold and how often they ran in it."""
+    """Plans of all compiled graphs of this process that are in use, their memory, and how often they ran in it."""
     graphs = known()
     ordinary: Counter[str] = Counter()
     for each in graphs:

@@ -1,4 +1,4 @@
-"""The passes of one compiled graph: recorded once, then planned, and in ordinary memory whenever the arena is not theirs."""
+"""The passes of one compiled graph: recorded once, then planned; in ordinary memory where the arena is not theirs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Graphs:
 
     Args:
         arena: that their buffers lie in; shared with others that run in turn.
-        stays: whether it is this arena or none; else the graphs get one of their own if they find others' tensors in it.
+        stays: whether it is this arena or none; else the graphs get one of their own once they meet others in it.
     """
 
     def __init__(self, arena: Arena, *, stays: bool) -> None:
@@ -153,12 +153,12 @@ class Graphs:
 
     def _ordinary(self, which: str, args: list[Any], why: str) -> Sequence[Any]:
         self.ordinary[why] += 1
-        if which == "backward" and self.arena.used_up and self.arena.num_foreign():
-            if any(type(each) is Tensor and self.arena.holds(each) for each in args):
-                raise RuntimeError(
-                    "`backward` must not run again after one without `retain_graph=True` that failed: it may have "
-                    "overwritten what was saved; run the forward pass again"
-                )
+        used_up = which == "backward" and self.arena.used_up and self.arena.num_foreign() > 0
+        if used_up and any(type(each) is Tensor and self.arena.holds(each) for each in args):
+            raise RuntimeError(
+                "`backward` must not run again after one without `retain_graph=True` that failed: it may have "
+                "overwritten what was saved; run the forward pass again"
+            )
         return self._plain[which](args)
 
     def _shape_for(self, args: list[Any]) -> tuple[Shape | None, str]:
@@ -211,9 +211,8 @@ class Graphs:
     def _lay_out(self, shape: Shape) -> Layout | None:
         try:
             assert shape.forward is not None
-            shape.layout = laid_out(
-                shape.forward, self._num_returned if self._trains else len(shape.forward.returned), shape.backward, self.name
-            )  # fmt: skip
+            returned = self._num_returned if self._trains else len(shape.forward.returned)
+            shape.layout = laid_out(shape.forward, returned, shape.backward, self.name)
         except Exception as error:
             self._leave(error)
         return shape.layout

@@ -18,8 +18,8 @@ M = TypeVar("M", bound=nn.Module)
 def share(models: Sequence[M]) -> list[M]:
     """The models compiled into one arena, which is as large as the largest needs.
 
-    They are meant for inference, one after another. A call while another one runs, of another thread for example, or while
-    activations wait for a backward pass, runs in ordinary memory.
+    They are meant for inference, one after another. A call while another one runs, of another thread for example, or
+    while activations wait for a backward pass, runs in ordinary memory.
 
     Args:
         models: modules that are not compiled yet.
@@ -40,4 +40,4 @@ def share(models: Sequence[M]) -> list[M]:
         return compiled_in(memory, module, inputs, stays=True)
 
     # One backend for all: modules of one class are told apart by their guards alone.
-    return [cast("M", torch.compile(model, backend=backend)) for model in models]
+    return [cast("M", cast("Any", torch).compile(model, backend=backend)) for model in models]

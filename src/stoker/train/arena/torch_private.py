@@ -9,11 +9,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, TypeAlias, TypeGuard, cast
 
 import torch
+from functorch.compile import min_cut_rematerialization_partition  # pyright: ignore[reportMissingTypeStubs]
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import boxed_nop
+from torch._guards import CompileContext
 from torch.fx import GraphModule
 
 SYMBOLS = (
@@ -25,7 +27,7 @@ SYMBOLS = (
         "torch._C._autograd._get_current_graph_task_keep_graph", "whether saved activations are needed again",
         "before 2.6",
     ),
-    ("torch._C._len_torch_dispatch_stack", "whether calls are looked at, which planned ones would not be", "before 2.6"),
+    ("torch._C._len_torch_dispatch_stack", "whether a mode sees or replaces calls", "before 2.6"),
     ("torch._C._dispatch_has_kernel_for_dispatch_key", "whether an out variant is a kernel", "before 2.6"),
     ("torch.UntypedStorage._cdata", "what the use count is asked by", "before 2.6"),
     ("torch._ops.OpOverload", "operators of a graph", "before 2.6"),
@@ -33,11 +35,12 @@ SYMBOLS = (
     ("torch._ops.OpOverload._overloadpacket", "the variants of an operator", "before 2.6"),
     ("torch._ops.OpOverload._op", "an operator without a frame of Python", "before 2.6"),
     (
-        "torch._guards.CompileContext.current_compile_id", "which code is compiled: its forms run in turn", "before 2.6",
+        "torch._guards.CompileContext.current_compile_id", "which code is compiled: its forms run in turn",
+        "before 2.6",
     ),
 )  # fmt: skip
 
-Operator = torch._ops.OpOverload
+Operator: TypeAlias = "torch._ops.OpOverload[..., Any]"
 Partition = Callable[..., tuple[GraphModule, GraphModule]]
 Compiled = Callable[[list[Any]], Sequence[Any]]
 """A graph that takes its arguments as a list, which it empties."""
@@ -58,6 +61,11 @@ def compiled(
     )(module, inputs)  # fmt: skip
 
 
+def partitioned(joint: GraphModule, inputs: Any, **options: Any) -> tuple[GraphModule, GraphModule]:
+    """Forward and backward graph of a joint one, cut as `aot_eager` does."""
+    return min_cut_rematerialization_partition(joint, inputs, **options)
+
+
 def plain(module: GraphModule, inputs: Sequence[Any]) -> Compiled:
     """A graph as `aot_eager` runs it."""
     return cast("Compiled", boxed_nop(module, list(inputs)))
@@ -65,8 +73,13 @@ def plain(module: GraphModule, inputs: Sequence[Any]) -> Compiled:
 
 def code_number() -> int | None:
     """Number of the code that is being compiled: the same for another shape, or for evaluation; None: not known."""
-    found = torch._guards.CompileContext.current_compile_id()
+    found = CompileContext.current_compile_id()
     return None if found is None else found.frame_id
+
+
+def is_operator(target: object) -> TypeGuard[Operator]:
+    """Whether a graph's call is one of an operator, of which there is a schema."""
+    return isinstance(target, torch._ops.OpOverload)
 
 
 def boxed(run: Compiled) -> Compiled:
@@ -82,7 +95,7 @@ def holders_of(storage: torch.UntypedStorage) -> int:
 
 def keeps_graph() -> bool:
     """Whether the running backward pass may run again on what was saved."""
-    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+    return bool(cast("Any", torch._C)._autograd._get_current_graph_task_keep_graph())
 
 
 def is_looked_at() -> bool:

@@ -1,7 +1,7 @@
-"""How an operator's result is written into memory that is there already: its native out variant, or calls that amount to it.
+"""How an operator's result is written into memory that is there: its native out variant, or calls that amount to it.
 
-Many out variants are fakes: those that torch generates compute a new tensor and copy it, which takes more memory and time
-than the operator itself. They carry a tag and have no kernel of their own, and are not used.
+Many out variants are fakes: those that torch generates compute a new tensor and copy it, which takes more memory and
+time than the operator itself. They carry a tag and have no kernel of their own, and are not used.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Writer = Callable[[Sequence[Any], Mapping[str, Any], Sequence[Tensor]], "list[Ca
 
 def writer_of(operator: object) -> Writer | None:
     """What writes an operator's results into given tensors without a new one, or None."""
-    return _writer_of(operator) if isinstance(operator, Operator) else None
+    return _writer_of(operator) if private.is_operator(operator) else None
 
 
 @cache

@@ -142,5 +142,5 @@ def compiler() -> list[str]:
         if found:
             return [found]
     raise RuntimeError(
-        f"`use_planned_allocator` needs a C++ compiler, and none of {', '.join(COMPILERS)} is here; install g++ or set CXX"
+        f"`use_planned_allocator` needs a C++ compiler, found none of {', '.join(COMPILERS)}; install g++ or set CXX"
     )

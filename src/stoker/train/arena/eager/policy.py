@@ -1,8 +1,8 @@
 """Which request of a step gets which place; pure, and the law that the allocator's C++ follows request by request.
 
-Steps of training ask for the same sizes in the same order. So a request is known by its position: the place that the plan
-gives to it is taken if the size is the planned one and nothing alive lies there. Whatever else happens gets an ordinary
-block, so no deviation is ever wrong.
+Steps of training ask for the same sizes in the same order. So a request is known by its position: the place that the
+plan gives to it is taken if the size is the planned one and nothing alive lies there. Whatever else happens gets an
+ordinary block, so no deviation is ever wrong.
 """
 
 from __future__ import annotations
