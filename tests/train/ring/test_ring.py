@@ -41,6 +41,22 @@ def test_each_chunk_is_received_when_the_rank_before_has_sent_it(count: int) -> 
         assert ours == [place, *theirs[:-1]]
 
 
+def test_a_rank_that_comes_late_finds_the_first_chunk_there() -> None:
+    """Not the opening alone: its way, and that of the answer, would be lost in each sum."""
+    with ring(2) as ranks:
+        first = ranks.exchanges[0].start(torch.ones(8_000), "sum")
+        engine = ranks.exchanges[1]._engine
+        assert engine is not None
+        waiting = engine.links["flat"].sockets()[1]
+        chunk_bytes, ends_s = 4 * 4_000, time.monotonic() + 20
+        while len(waiting.recv(1 << 20, socket.MSG_PEEK)) < chunk_bytes:
+            assert time.monotonic() < ends_s
+            time.sleep(0.01)
+        second = ranks.exchanges[1].start(torch.ones(8_000), "sum")
+        assert bool((first.wait() == 2).all())
+        assert bool((second.wait() == 2).all())
+
+
 @given(st.integers(0, 1 << 30), st.integers(2, 64), st.integers(1 << 10, 1 << 26))
 def test_blocks_keep_all_links_busy(size: int, count: int, most: int) -> None:
     least = 32 << 10

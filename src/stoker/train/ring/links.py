@@ -106,13 +106,21 @@ class RingLink:
         self._thread.start()
 
     def agree(self, opening: PassOpening) -> None:
-        """Sends an opening and compares that of the rank before.
+        """Sends an opening and compares that of the rank before; raises as :meth:`compare`."""
+        self.announce(opening)
+        self.compare(opening)
+
+    def announce(self, opening: PassOpening) -> None:
+        """Sends an opening. Bytes may follow at once: a rank that comes later finds them there."""
+        body = msgspec.msgpack.encode(opening)
+        self.send(FRAMING.pack(LinkKind.OPENING, len(body), 0) + body)
+
+    def compare(self, opening: PassOpening) -> None:
+        """Compares the opening of the rank before.
 
         Raises:
             LinkBrokenError: that rank is gone, or exchanges something else.
         """
-        body = msgspec.msgpack.encode(opening)
-        self.send(FRAMING.pack(LinkKind.OPENING, len(body), 0) + body)
         try:
             header = self._preceding.header()
             if header is None:

@@ -15,8 +15,20 @@ Moved = Callable[[], object]
 """Called after each block that has come: the exchange moves."""
 
 
+def begin(link: RingLink, flat: FlatBuffer, most: int) -> None:
+    """Queues what a sum sends before anything has come: this rank's own summand of its chunk."""
+    _send_chunk(link, flat, most, link.place)
+
+
 def reduce_scatter(
-    link: RingLink, flat: FlatBuffer, most: int, scratch: bytearray, moved: Moved, *, sends_last: bool
+    link: RingLink,
+    flat: FlatBuffer,
+    most: int,
+    scratch: bytearray,
+    moved: Moved,
+    *,
+    sends_last: bool,
+    has_begun: bool = False,
 ) -> None:
     """Sums a tensor so that chunk ``place + 1`` of it is complete on this rank; the other chunks hold parts of sums.
 
@@ -27,9 +39,11 @@ def reduce_scatter(
         scratch: for a block that arrives.
         moved: called after each block.
         sends_last: whether complete blocks are sent on at once, which begins :func:`all_gather`.
+        has_begun: whether :func:`begin` was called.
     """
     add, head = flat.adding(scratch), memoryview(scratch)
-    _send_chunk(link, flat, most, link.place)
+    if not has_begun:
+        begin(link, flat, most)
     steps = summed_chunks(link.place, link.count)
     for step, number in enumerate(steps):
         sends = sends_last or step < len(steps) - 1
@@ -63,9 +77,11 @@ def all_gather(link: RingLink, flat: FlatBuffer, most: int, moved: Moved, *, sen
             moved()
 
 
-def all_reduce(link: RingLink, flat: FlatBuffer, most: int, scratch: bytearray, moved: Moved) -> None:
+def all_reduce(
+    link: RingLink, flat: FlatBuffer, most: int, scratch: bytearray, moved: Moved, *, has_begun: bool = False
+) -> None:  # fmt: skip
     """Sums a tensor on all ranks, bit for bit alike. Arguments as :func:`reduce_scatter`."""
-    reduce_scatter(link, flat, most, scratch, moved, sends_last=True)
+    reduce_scatter(link, flat, most, scratch, moved, sends_last=True, has_begun=has_begun)
     all_gather(link, flat, most, moved, sends_first=False)
 
 
