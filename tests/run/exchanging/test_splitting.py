@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,17 @@ def loaded(file: Path) -> dict[str, Any]:
     return found["model"]
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Small products by one thread, as the ranks make them: on a busy machine threads wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.mark.slow("two ranks start python and torch")
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "taken back"])
 def test_an_unmodified_program_is_split_and_loses_nothing(
