@@ -17,6 +17,9 @@ from pathlib import Path
 
 from benchmarks.support.harness import Bar, Options, Report, ratios, run
 from benchmarks.support.nodes import Machine, NoNamespaces, switched
+from stoker.records.exchange import ExchangeRuns
+from stoker.records.exchange_file import read_exchanges
+from stoker.ui.exchange.run_text import write_splits
 
 BAR = Bar(
     "comm_programs",
@@ -28,6 +31,8 @@ _BARS = {"alexnet": 3.0, "dlrm": 6.0, "nmt": 1.8, "resnet": 0.97}
 _PROGRAM = Path(__file__).parent / "programs" / "exchanged_steps.py"
 _SERVED_STEPS = 120
 """The plan after 6, a trial of 48, another one of what is left of a plan that lost it; then those that are timed."""
+_SPLIT_STEPS = 170
+"""With leave to split: 40 steps more, before and after a split, and the others' trials behind them."""
 _PLAIN_STEPS = 20
 _LAST = 12
 _LIMIT_S = 280.0
@@ -40,18 +45,27 @@ def _free_port() -> int:
 
 
 def step_s(nodes: Sequence[Machine], model: str, share: float, *, served: bool) -> float:
-    """Seconds of a step of rank 0.
+    """Seconds of a step of rank 0; see :func:`ran`."""
+    return ran(nodes, model, share, served=served)[0]
+
+
+def ran(
+    nodes: Sequence[Machine], model: str, share: float, *, served: bool, leave: str = ""
+) -> tuple[float, ExchangeRuns]:
+    """Seconds of a step of rank 0, and what its run chose.
 
     Args:
         nodes: one for each rank; none for loopback.
         model: of the program.
         share: of its widths.
         served: under ``stoker run --comm auto``.
+        leave: for ``--comm-allow``.
     """
-    steps = _SERVED_STEPS if served else _PLAIN_STEPS
+    steps = (_SPLIT_STEPS if leave else _SERVED_STEPS) if served else _PLAIN_STEPS
     program = [str(_PROGRAM), model, str(steps), str(_LAST), str(share)]
     with tempfile.TemporaryDirectory(prefix="stoker-programs-") as folder:
         own = ["-m", "stoker", "run", "--quiet", "--run-dir", f"{folder}/run", "--comm", "auto"] if served else []
+        own += ["--comm-allow", leave] if leave else []
         common = {
             **os.environ, "WORLD_SIZE": str(_RANKS), "OMP_NUM_THREADS": "1", "MASTER_PORT": str(_free_port()),
             "MASTER_ADDR": nodes[0].address if nodes else "127.0.0.1", "LOCAL_WORLD_SIZE": str(1 if nodes else _RANKS),
@@ -76,7 +90,7 @@ def step_s(nodes: Sequence[Machine], model: str, share: float, *, served: bool) 
         if failed := [rank for rank, each in enumerate(ranks) if each.returncode]:
             why = Path(folder, f"{failed[0]}.err").read_text(encoding="utf-8")
             raise RuntimeError(f"`{model}` must end with status 0, and did not on ranks {failed}:\n{why}")
-    return float(json.loads(said[0].splitlines()[-1])["step_s"])
+        return float(json.loads(said[0].splitlines()[-1])["step_s"]), read_exchanges(Path(folder) / "run")
 
 
 def _gains(nodes: Sequence[Machine], model: str, share: float, rounds: int) -> tuple[list[float], list[float]]:
@@ -104,6 +118,9 @@ def measure(options: Options) -> Report:
                 )
                 rows.append([f"{model}, 200 Mbit/s", f"{1e3 * plain[-1]:.0f} ms", f"{1e3 * served[-1]:.0f} ms"])
             if options.size != "tiny":
+                leave_s, runs = ran(nodes, "alexnet", share, served=True, leave="split")
+                split = "; ".join(line for each in runs.replicas for line in write_splits(each)) or "nothing was split"
+                rows.append([f"alexnet, --comm-allow split: {split}", "", f"{1e3 * leave_s:.0f} ms"])
                 other = step_s(nodes, "dlrm_sparse", share, served=False)
                 rows.append(["dlrm with sparse=True, 200 Mbit/s", f"{1e3 * other:.0f} ms", ""])
     except NoNamespaces as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec.structs import replace
 
@@ -53,3 +53,19 @@ def unsplit(measured: MeasuredExchange, reasons: Mapping[str, str]) -> MeasuredE
         for each in measured.layers
     ]
     return replace(measured, layers=layers)
+
+
+def predicted_of(agreed: AgreedExchange, split: Collection[str]) -> tuple[float, float]:
+    """Seconds of a step in which a plan's splits alone are made, and bytes that a rank sends in it.
+
+    Args:
+        agreed: the plan. Of one with other methods as well no such time is known, and 0 comes back.
+        split: the layers that it splits.
+    """
+    report = agreed.report
+    if report is None:
+        return 0.0, 0.0
+    sent = sum(
+        each.bytes if each.module in split else ring_share(report.ranks) * each.gradient_bytes for each in report.layers
+    )
+    return report.after.step_s.likely if len(agreed.methods) == len(split) else 0.0, sent

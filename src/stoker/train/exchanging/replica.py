@@ -40,7 +40,6 @@ from stoker.train.exchanging.factors import factored_layers
 from stoker.train.exchanging.layout import GATHERED, OF_WEIGHTS, BucketLayout, PlacedWeight, laid_out
 from stoker.train.exchanging.mixed_round import MixedRound, RingReducer
 from stoker.train.exchanging.own_rings import OwnRing
-from stoker.train.exchanging.payload import GatheredSegment
 from stoker.train.exchanging.plain_sums import PlainSums
 from stoker.train.exchanging.plans import (
     gain_words,
@@ -272,6 +271,12 @@ class ReplicaExchange:
     def _agree(self, device: torch.device) -> None:
         """All ranks tell rank 0 what they measured, and get the same plan."""
         assert self._backward is not None
+        self._device = device
+        if note := sharing.versions_note(self.group, device):
+            self.say(f"gradients are exchanged as torch does it: {note}")
+            self.close()
+            self.agreed = AgreedExchange(methods=[], note=note)
+            return
         links = self._probed(device)
         # Collective, and so outside of what may fail on one rank alone.
         small = measuring.timed_sums(self.group, device)
@@ -287,7 +292,6 @@ class ReplicaExchange:
         every = sharing.gather_bytes(msgspec.msgpack.encode(measured), self.group, device)
         if self.rank == 0:
             self._every = [msgspec.msgpack.decode(each, type=MeasuredExchange) for each in every]
-        self._device = device
         self._plan()
 
     def _plan(self) -> None:
@@ -619,8 +623,3 @@ class ReplicaExchange:
             notes=list(self._notes),
         )  # fmt: skip
         return found if self.splits is None else self.splits.recorded(found)
-
-
-def segments_of(replica: ReplicaExchange) -> list[GatheredSegment]:
-    """The gathered parts of the buckets that were seen last, for tests and bars."""
-    return [segment for layout in replica._layouts.values() for segment in layout.segments]  # pyright: ignore[reportPrivateUsage]

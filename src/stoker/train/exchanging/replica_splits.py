@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from stoker.core.mishaps import line_of, reraise_from_handler
 from stoker.records.exchange import AgreedExchange, ExchangeRun, MeasuredLayer, SplitRun
 from stoker.train.exchanging import sharing, weights
+from stoker.train.exchanging.plans import predicted_of
 from stoker.train.exchanging.split_trial import SplitTrial
 from stoker.train.splitting.layers import SplitKind
 from stoker.train.splitting.seeing import SplitSight
@@ -157,12 +158,11 @@ class ReplicaSplits:
                 switch.undo()
             return why or "another rank can't split its layers"
         self._switch, self._trial, self.times = switch, SplitTrial(), []
-        report = agreed.report
+        step_s, sent = predicted_of(agreed, plan)
         self.runs.append(
             SplitRun(
                 layers=dict(plan), step=0, plain_step_s=0.0, split_step_s=0.0, gain=None, kept=False, why="",
-                predicted_step_s=0.0 if report is None else report.after.step_s.likely, plain_bytes=0.0,
-                split_bytes=0.0, predicted_bytes=0.0 if report is None else report.after.bytes,
+                predicted_step_s=step_s, plain_bytes=0.0, split_bytes=0.0, predicted_bytes=sent,
             )
         )  # fmt: skip
         return ""

@@ -82,7 +82,7 @@ class SplitSight:
         self._unlooked: set[str] = set()
         self._handles: list[Any] = []
         self._is_inside = False
-        self._passes = 0
+        self._rounds = self._passes = 0
         self._is_often = False
         self._others: dict[int, int] = {}
 
@@ -121,8 +121,9 @@ class SplitSight:
 
     def end_round(self) -> None:
         """Gradients were exchanged."""
-        self._is_often = self._is_often or self._passes != 1
-        self._passes = 0
+        # Before the first one programs may have made a pass to see that it works.
+        self._is_often = self._is_often or (self._rounds > 0 and self._passes != 1)
+        self._rounds, self._passes = self._rounds + 1, 0
         for each in self.calls.values():
             each.lookups = max(each.lookups, sum(ids.numel() for ids in each.ids))
             each.ids.clear()

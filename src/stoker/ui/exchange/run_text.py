@@ -77,7 +77,7 @@ def write_exchange_run(run: ExchangeRun) -> str:
     if any(each.method in LOSSY for each in agreed.methods):
         plan += "; sums were not exact, so losses differ from those of plain DDP"
     if any(each.method in SPLITS for each in agreed.methods):
-        plan += ", of activations as well"
+        plan += ", with the activations of split layers"
     if run.gain is None:
         ended = "followed without a trial" if agreed.report is None else "the program ended during its trial"
         return f"{plan}; {ended}{again}"
@@ -95,9 +95,10 @@ def _split_words(split: SplitRun) -> str:
     if not split.split_step_s:
         why = f"whole again, {split.why}" if split.why else "the program ended before the steps to judge by"
         return f"{layers}: {why}"
+    predicted = f" ({format_seconds(split.predicted_step_s)} predicted)" if split.predicted_step_s else ""
     found = (
-        f"a step took {format_seconds(split.plain_step_s)} before and {format_seconds(split.split_step_s)} after "
-        f"({format_seconds(split.predicted_step_s)} predicted), and a rank sent {write_size(split.plain_bytes)} before "
+        f"a step took {format_seconds(split.plain_step_s)} before and {format_seconds(split.split_step_s)} after"
+        f"{predicted}, and a rank sent {write_size(split.plain_bytes)} before "
         f"and {write_size(split.split_bytes)} after ({write_size(split.predicted_bytes)} predicted)"
     )
     since = f"split from exchange {split.step} on"

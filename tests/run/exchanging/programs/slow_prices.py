@@ -6,6 +6,7 @@ Steps, bytes and all that the ranks do are real. Arguments: the least gain of a 
 import runpy
 import sys
 
+import torch  # noqa: F401 - with it stoker begins to serve the process, before the names below are planted
 from msgspec.structs import replace
 
 from stoker.perf.planning.measured_exchange import planned_exchange
