@@ -68,6 +68,7 @@ BARS = (
     "comm_split",
     "comm_programs",
     "memory_cuda",
+    "arena_run",
     "sim_64gpu",
     "sim_bound",
     "sim_speed",
