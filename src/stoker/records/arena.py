@@ -85,7 +85,7 @@ class ArenaReport(msgspec.Struct, frozen=True, kw_only=True):
             lines += [
                 f"  outside: {format_bytes(each.peak_bytes)} of {each.operator}, {each.reason}" for each in plan.outside
             ]
-        lines += [f"in ordinary memory: {count} passes, {reason}" for reason, count in self.ordinary_passes.items()]
+        lines += [f"in ordinary memory: {count} × {reason}" for reason, count in self.ordinary_passes.items()]
         return "\n".join([*lines, ""])
 
 

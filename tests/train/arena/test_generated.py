@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 import torch.nn.functional as functional
 from hypothesis import HealthCheck, given, settings
@@ -118,6 +119,7 @@ def compiled(drawn: Drawn, backend: Callable[..., Any]) -> Callable[..., Sequenc
 SLOW = [HealthCheck.too_slow]
 
 
+@pytest.mark.slow("compiles each drawn graph twice")
 @given(graphs(), STEPS)
 @settings(max_examples=12, deadline=None, suppress_health_check=SLOW)
 def test_drawn_programs_are_equal(drawn: Drawn, steps: list[str]) -> None:
