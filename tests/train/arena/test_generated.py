@@ -147,9 +147,10 @@ def check_places(graphs: running.Graphs) -> None:
             continue
         count = len(shape.forward.nodes)
         lives = [
-            (at, at + shape.forward.buffers[number].nbytes, shape.forward.buffers[number].birth, shape.forward.buffers[number].death)
+            (at, at + buffer.nbytes, buffer.birth, buffer.death)
             for number, at in shape.layout.forward.items()
-        ]  # fmt: skip
+            for buffer in [shape.forward.buffers[number]]
+        ]
         # Buffers that were saved are in both: in the backward graph they live from its start on.
         lives += [
             (at, at + buffer.nbytes, count + max(buffer.birth, 0), count + buffer.death)

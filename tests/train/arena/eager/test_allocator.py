@@ -1,7 +1,7 @@
 """The planned allocator of eager CUDA: the policy, and the C++ that follows it request by request.
 
-The library is built here and calls a stand-in for CUDA's runtime, which takes the host's memory; the requests are those of
-real CUDA steps where their traces are, and drawn ones.
+The library is built here and calls a stand-in for CUDA's runtime, which takes the host's memory: what is replaced are
+the device's entry points. The requests are those of real CUDA steps where their traces are, and drawn ones.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def test_whatever_plan_and_requests_nothing_overlaps(
 
 
 def test_gradients_live_across_the_end_of_a_step() -> None:
-    """Freed where the next step begins: activations and gradients share bytes, which a plan of the step alone forbids."""
+    """They are freed where the next step begins, and share bytes with activations all the same."""
     numbers = itertools.count(1)
     events: list[Event] = []
     gradient = next(numbers)
