@@ -71,6 +71,7 @@ BARS = (
     "memory_arena",
     "fit_choice",
     "fit_budget",
+    "arena_run",
     "sim_64gpu",
     "sim_bound",
     "sim_speed",

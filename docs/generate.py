@@ -21,6 +21,7 @@ import stoker
 import stoker.cache
 import stoker.perf
 import stoker.train
+import stoker.train.arena
 from stoker.cli.arguments import Parser
 from stoker.cli.cache.main import COMMANDS as CACHE_COMMANDS
 from stoker.cli.cluster.main import COMMANDS as CLUSTER_COMMANDS
@@ -44,7 +45,7 @@ no variable. `auto` leaves a value to stoker."""
 ABOUT_API = """\
 What programs import: `stoker`, its cache, and what describes a step. Everything else may change between versions. None
 of it is needed for `stoker run`."""
-API = (stoker, stoker.cache, stoker.perf, stoker.train)
+API = (stoker, stoker.cache, stoker.perf, stoker.train, stoker.train.arena)
 MAX_DEFAULT = 40
 """Characters of an argument's default that a signature shows."""
 _HOME = "/home/you"

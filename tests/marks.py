@@ -18,6 +18,21 @@ memory of its parent: a process that has run the cache's tests before takes five
 
 EXHAUSTIVE: dict[str, str] = {
     # What repeats a kind of test that stays in `make test`, by the id of a test from its beginning on; `*` is any text.
+    "tests/train/arena/eager/test_allocator.py::test_another_step": "stays: a real step; drawn plans and requests",
+    "tests/train/arena/eager/test_allocator.py::test_real_steps_go_by_the_plan[medium_256": "stays: one of four steps",
+    "tests/train/arena/eager/test_allocator.py::test_real_steps_go_by_the_plan[medium_512": "stays: one of four steps",
+    "tests/train/arena/eager/test_allocator.py::test_real_steps_go_by_the_plan[medium_1024": "stays: one of four steps",
+    "tests/train/arena/test_backend.py::test_a_": "stays: steps; what a program keeps",
+    "tests/train/arena/test_backend.py::test_autocast": "stays: steps; what a program keeps",
+    "tests/train/arena/test_backend.py::test_changes": "stays: steps; what a program keeps",
+    "tests/train/arena/test_backend.py::test_double": "stays: steps; what a program keeps",
+    "tests/train/arena/test_backend.py::test_evaluation": "stays: steps; what a program keeps",
+    "tests/train/arena/test_backend.py::test_gradients": "stays: steps; what a program keeps",
+    "tests/train/arena/test_backend.py::test_hooks": "stays: steps; what a program keeps",
+    "tests/train/arena/test_backend.py::test_other": "stays: steps; what a program keeps",
+    "tests/train/arena/test_backend.py::test_threads": "stays: calls at once, of shared models",
+    "tests/train/arena/test_backend.py::test_what_a_program_keeps_is_not_overwritten[views": "stays: themselves",
+    "tests/train/arena/test_generated.py": "stays: steps; what a program keeps",
     "tests/backends/ray/test_clusters.py::test_status": "stays: tokens of a live cluster, and what is shown of records",
     "tests/backends/ray/test_faults.py::test_a_broker_that_is_killed": "stays: a host that is killed",
     "tests/backends/remote/test_admission.py::TestLive::test_a_sample_that_fails": "stays: other bytes, other packages",

@@ -1,4 +1,4 @@
-"""Eager CUDA in a planned arena: equal losses, fewer bytes held, deviations counted. On any machine with one GPU and g++."""
+"""Eager CUDA in a planned arena: equal losses, fewer bytes held, deviations counted. Needs one GPU and g++."""
 
 from __future__ import annotations
 

@@ -22,15 +22,15 @@ class ArenaPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     arena_bytes: int
-    """Of the planned piece."""
+    """Size of the planned piece."""
     bound_bytes: int
     """Most bytes of planned buffers alive at once: no plan is smaller."""
     peak_bytes: int
     """Activations and temporaries when most of them are alive, inside and outside."""
     inside_bytes: int
-    """Of them, those inside the arena."""
+    """Those of them inside the arena."""
     gradient_bytes: int
-    """Of all that the backward graph returns, at any time: ordinary memory."""
+    """All that the backward graph returns, at any time: ordinary memory."""
     num_planned: int
     """Buffers with a place."""
     outside: list[ArenaOutside] = []
@@ -85,7 +85,7 @@ class ArenaReport(msgspec.Struct, frozen=True, kw_only=True):
             lines += [
                 f"  outside: {format_bytes(each.peak_bytes)} of {each.operator}, {each.reason}" for each in plan.outside
             ]
-        lines += [f"in ordinary memory: {count} passes, {reason}" for reason, count in self.ordinary_passes.items()]
+        lines += [f"in ordinary memory: {count} × {reason}" for reason, count in self.ordinary_passes.items()]
         return "\n".join([*lines, ""])
 
 

@@ -167,7 +167,7 @@ def test_what_a_program_keeps_is_not_overwritten(form: str) -> None:
         return kept
 
     _, (graphs,) = both(program)
-    assert graphs.ordinary[running.HELD] and graphs.ordinary[running.BUSY]
+    assert graphs.ordinary[running.HELD] + graphs.ordinary[running.BUSY] >= 5
 
 
 def test_hooks_of_saved_tensors() -> None:
@@ -209,7 +209,7 @@ def test_a_backward_pass_that_failed_is_not_run_on_what_it_left() -> None:
     with pytest.raises(MemoryError):
         loss.backward()
     shape.run_backward = run
-    with pytest.raises(RuntimeError, match="run the forward pass again|second time"):
+    with pytest.raises(RuntimeError, match=r"run the forward pass again|second time"):
         loss.backward()
     del loss
     assert trained(call, module, inputs(2))

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 import torch.nn.functional as functional
 from hypothesis import HealthCheck, given, settings
@@ -118,6 +119,7 @@ def compiled(drawn: Drawn, backend: Callable[..., Any]) -> Callable[..., Sequenc
 SLOW = [HealthCheck.too_slow]
 
 
+@pytest.mark.slow("compiles each drawn graph twice")
 @given(graphs(), STEPS)
 @settings(max_examples=12, deadline=None, suppress_health_check=SLOW)
 def test_drawn_programs_are_equal(drawn: Drawn, steps: list[str]) -> None:
@@ -145,9 +147,10 @@ def check_places(graphs: running.Graphs) -> None:
             continue
         count = len(shape.forward.nodes)
         lives = [
-            (at, at + shape.forward.buffers[number].nbytes, shape.forward.buffers[number].birth, shape.forward.buffers[number].death)
+            (at, at + buffer.nbytes, buffer.birth, buffer.death)
             for number, at in shape.layout.forward.items()
-        ]  # fmt: skip
+            for buffer in [shape.forward.buffers[number]]
+        ]
         # Buffers that were saved are in both: in the backward graph they live from its start on.
         lives += [
             (at, at + buffer.nbytes, count + max(buffer.birth, 0), count + buffer.death)

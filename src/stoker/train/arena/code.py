@@ -16,9 +16,9 @@ from torch.fx import GraphModule, Node
 
 import stoker.train.arena.torch_private as private
 from stoker.train.arena.memory import Views
-from stoker.train.arena.recording import Leaf, Recording, last_uses, leaves_in
+from stoker.train.arena.recording import GraphRecording, Leaf, last_uses, leaves_in
 from stoker.train.arena.torch_private import Compiled
-from stoker.train.arena.variants import Call, writer_of
+from stoker.train.arena.variants import WritingCall, writer_of
 
 
 class Straight:
@@ -29,12 +29,12 @@ class Straight:
         recording: of a run of it.
         planned: its buffers that lie in the arena.
         views: tensors in the arena.
-        kept: results from this one on that are saved for the backward pass: each run returns them as tensors of their
-            own, so that it can be told how long they live.
+        kept: results from this one on that are saved for the backward pass: each run returns them as new tensors, whose
+            end torch's count of holders shows.
     """
 
     def __init__(
-        self, module: GraphModule, recording: Recording, planned: Mapping[int, int], views: Views, kept: int = 0
+        self, module: GraphModule, recording: GraphRecording, planned: Mapping[int, int], views: Views, kept: int = 0
     ) -> None:
         self._module, self._recording, self._planned = module, recording, planned
         self._views, self._kept = views, kept
@@ -115,9 +115,9 @@ class Straight:
         if node.op == "call_function":
             target = node.target
             function = private.direct(target) if private.is_operator(target) else target
-            text = self._call(Call(cast("Callable[..., Any]", function), node.args, node.kwargs))
+            text = self._call(WritingCall(cast("Callable[..., Any]", function), node.args, node.kwargs))
         elif node.op == "call_module":
-            text = self._call(Call(self._module.get_submodule(str(node.target)), node.args, node.kwargs))
+            text = self._call(WritingCall(self._module.get_submodule(str(node.target)), node.args, node.kwargs))
         else:
             owner, *others = node.args
             text = f"{self._text(owner)}.{node.target}{self._arguments(others, node.kwargs)}"
@@ -137,7 +137,7 @@ class Straight:
                 parts.append(self._text(each))
         self._line(f"return ({', '.join(parts)}{',' if parts else ''})")
 
-    def _call(self, call: Call) -> str:
+    def _call(self, call: WritingCall) -> str:
         return f"{self._name(call.function)}{self._arguments(call.args, call.kwargs)}"
 
     def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -148,7 +148,7 @@ class Straight:
         """An argument as Python writes it."""
         if isinstance(value, Node):
             return self._name(self._values[value.name]) if value.name in self._values else value.name
-        if isinstance(value, Call):
+        if isinstance(value, WritingCall):
             return self._call(value)
         if isinstance(value, slice):
             ends = cast("slice[Any, Any, Any]", value)
@@ -174,7 +174,8 @@ class Straight:
         return name
 
 
-_UNMARKED = {torch.ops.aten._unsafe_view.default}
+aten = torch.ops.aten
+_UNMARKED = {aten._unsafe_view.default}
 """Views of which the schema does not say that they are."""
 
 

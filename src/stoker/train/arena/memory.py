@@ -16,7 +16,7 @@ class Arena:
     """One piece of memory for the planned buffers of graphs that run in turn.
 
     Nothing is taken while a tensor that is not the arena's own lies in it: torch counts the holders of a piece of
-    memory, whoever they are (autograd, a hook, a view that a program keeps). So what escapes is never overwritten.
+    memory: autograd, a hook, a view that a program keeps. So what escapes is never overwritten.
 
     Note: safe for several threads; a pass holds the arena from `take` to `leave`.
     """
@@ -78,7 +78,7 @@ class Arena:
     def view(self, leaf: Leaf, offset: int) -> Tensor:
         """A tensor in the arena, which must be taken, and be large enough.
 
-        Each has a version counter of its own: autograd would take a write to one of several that share it for a change
+        Each has a separate version counter: autograd would take a write to one of several that share it for a change
         of all.
         """
         # Not an inference tensor, even if the first pass is one of inference mode: that can't be written outside of it.
@@ -93,7 +93,7 @@ class Arena:
             self._own += count
 
     def give_up(self, views: list[Tensor]) -> None:
-        """Forgets tensors of its own, the last references to them."""
+        """Forgets its own tensors, the last references to them."""
         with self._lock:
             self._own -= len(views)
             views.clear()

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from stoker.core.placement.offsets import place_buffers
 from stoker.records.arena import ArenaOutside, ArenaPlan
-from stoker.train.arena.recording import Buffer, Recording, leaves_in
+from stoker.train.arena.recording import Buffer, GraphRecording, leaves_in
 
 RETURNED, GRADIENT = "returned to the program", "a gradient, or returned by the backward pass"
 BESIDE = "made together with what lies outside"
 
 
-class Life(NamedTuple):
+class PlacedLife(NamedTuple):
     """A buffer over the step: calls of the forward graph are numbered first, those of the backward graph after them."""
 
     buffer: Buffer
@@ -29,7 +29,7 @@ class Life(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ArenaLayout:
     """Where buffers of a pair of graphs lie.
 
     Attributes:
@@ -49,12 +49,14 @@ class Layout:
 class _Step:
     """Lives of both graphs, and which buffer of the backward graph is which of the forward graph."""
 
-    forward: dict[int, Life]
-    backward: dict[int, Life] = field(default_factory=dict[int, Life])
+    forward: dict[int, PlacedLife]
+    backward: dict[int, PlacedLife] = field(default_factory=dict[int, PlacedLife])
     saved: dict[int, int] = field(default_factory=dict[int, int])
 
 
-def laid_out(forward: Recording, num_returned: int, backward: Recording | None, name: str = "") -> Layout:
+def laid_out(
+    forward: GraphRecording, num_returned: int, backward: GraphRecording | None, name: str = ""
+) -> ArenaLayout:
     """The plan of a step.
 
     Args:
@@ -72,16 +74,16 @@ def laid_out(forward: Recording, num_returned: int, backward: Recording | None, 
     in_forward = {number: at[id(life.buffer)] for number, life in step.forward.items() if not life.outside}
     in_backward = {number: at[id(life.buffer)] for number, life in step.backward.items() if not life.outside}
     in_backward |= {number: in_forward[source] for number, source in step.saved.items() if source in in_forward}
-    return Layout(in_forward, in_backward, placed.size, _described(name, lives, placed.size, placed.bound))
+    return ArenaLayout(in_forward, in_backward, placed.size, _described(name, lives, placed.size, placed.bound))
 
 
-def _step(forward: Recording, num_returned: int, backward: Recording | None) -> _Step:
+def _step(forward: GraphRecording, num_returned: int, backward: GraphRecording | None) -> _Step:
     returned = forward.returns(0, num_returned)
     count = len(forward.nodes)
     lives = {
-        number: Life(each, each.birth, count, RETURNED)
+        number: PlacedLife(each, each.birth, count, RETURNED)
         if number in returned
-        else Life(each, each.birth, each.death, each.outside)
+        else PlacedLife(each, each.birth, each.death, each.outside)
         for number, each in enumerate(forward.buffers)
         if each.birth >= 0  # what was passed in is the program's, or a constant of the graph
     }
@@ -91,7 +93,7 @@ def _step(forward: Recording, num_returned: int, backward: Recording | None) -> 
         gradients = backward.returns(0)
         _outlive(step, backward, gradients, count)
         step.backward = {
-            number: Life(
+            number: PlacedLife(
                 each, each.birth + count, each.death + count, GRADIENT if number in gradients else each.outside
             )
             for number, each in enumerate(backward.buffers)
@@ -102,7 +104,7 @@ def _step(forward: Recording, num_returned: int, backward: Recording | None) -> 
     return step
 
 
-def _together(lives: dict[int, Life], recording: Recording) -> None:
+def _together(lives: dict[int, PlacedLife], recording: GraphRecording) -> None:
     """Leaves all results of a call outside if one of them is: the call is made one way or the other."""
     for place, node in enumerate(recording.nodes):
         numbers = [leaf.buffer for leaf in leaves_in(recording.leaves.get(node.name))]
@@ -112,7 +114,7 @@ def _together(lives: dict[int, Life], recording: Recording) -> None:
                 lives[number] = lives[number]._replace(outside=lives[number].outside or BESIDE)
 
 
-def _outlive(step: _Step, backward: Recording, gradients: set[int], count: int) -> None:
+def _outlive(step: _Step, backward: GraphRecording, gradients: set[int], count: int) -> None:
     """Lets what was saved live up to its last use in the backward graph."""
     unseen = {number for number, life in step.forward.items() if life.death >= count} - set(step.saved.values())
     for source in unseen:
@@ -127,7 +129,7 @@ def _outlive(step: _Step, backward: Recording, gradients: set[int], count: int) 
         step.forward[source] = life._replace(death=death, outside=reason)
 
 
-def saved_buffers(forward: Recording, num_returned: int, backward: Recording) -> dict[int, int]:
+def saved_buffers(forward: GraphRecording, num_returned: int, backward: GraphRecording) -> dict[int, int]:
     """By buffer that the backward graph was called with: the one of the forward graph that was saved.
 
     They are the same where name and layout are.
@@ -146,7 +148,7 @@ def saved_buffers(forward: Recording, num_returned: int, backward: Recording) ->
     return found
 
 
-def _described(name: str, lives: Sequence[Life], nbytes: int, bound: int) -> ArenaPlan:
+def _described(name: str, lives: Sequence[PlacedLife], nbytes: int, bound: int) -> ArenaPlan:
     """What the plan amounts to at the moment when activations and temporaries take most."""
     counted = [life for life in lives if life.birth >= 0 and life.outside != GRADIENT]
     peak = _peak(counted)
@@ -171,7 +173,7 @@ def _described(name: str, lives: Sequence[Life], nbytes: int, bound: int) -> Are
     )
 
 
-def _peak(lives: Sequence[Life]) -> int:
+def _peak(lives: Sequence[PlacedLife]) -> int:
     """The call at which most bytes are alive."""
     changes: Counter[int] = Counter()
     for life in lives:

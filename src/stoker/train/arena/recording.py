@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 import stoker.train.arena.torch_private as private
-from stoker.train.arena.variants import Call, writer_of
+from stoker.train.arena.variants import WritingCall, writer_of
 
 LEAST_BYTES = 512
 """Smaller results stay outside: each place in the arena takes that much."""
@@ -61,7 +61,7 @@ class Buffer:
 
 
 @dataclass(slots=True)
-class Recording:
+class GraphRecording:
     """What one run of a graph showed.
 
     Attributes:
@@ -113,7 +113,7 @@ def last_uses(nodes: Sequence[Node]) -> list[list[Node]]:
     return dying
 
 
-class Recorder:
+class GraphRecorder:
     """Runs a graph once and records it. For one use.
 
     Args:
@@ -123,7 +123,7 @@ class Recorder:
     def __init__(self, module: GraphModule) -> None:
         self._module = module
         self._nodes = list(module.graph.nodes)
-        self.recording = Recording(self._nodes)
+        self.recording = GraphRecording(self._nodes)
         self._at: dict[int, int] = {}  # buffer by the address of its storage, of those alive
         self._outside: dict[Node, str] = {}
         self._problem: Exception | None = None
@@ -282,9 +282,9 @@ def _why_not(node: Node, args: Any, kwargs: Any, value: Any) -> str:
     return "" if same else "its out variant gives other bits"
 
 
-def made(call: Call) -> Any:
+def made(call: WritingCall) -> Any:
     """What a call returns, whose arguments are values or calls."""
-    return call.function(*(made(each) if isinstance(each, Call) else each for each in call.args), **call.kwargs)
+    return call.function(*(made(each) if isinstance(each, WritingCall) else each for each in call.args), **call.kwargs)
 
 
 def _scratch(like: Tensor) -> Tensor:

@@ -18,8 +18,8 @@ import stoker.train.arena.torch_private as private
 from stoker.core.saying import say
 from stoker.train.arena.code import Straight
 from stoker.train.arena.memory import Arena, Views
-from stoker.train.arena.planning import Layout, laid_out
-from stoker.train.arena.recording import Recorder, Recording
+from stoker.train.arena.planning import ArenaLayout, laid_out
+from stoker.train.arena.recording import GraphRecorder, GraphRecording
 from stoker.train.arena.torch_private import Compiled
 
 MOST_SHAPES = 8
@@ -38,13 +38,13 @@ LEFT = "left to aot_eager"
 Key = tuple[Any, ...]
 
 
-class Shape:
+class ShapePlan:
     """One plan of a pair of graphs: for arguments of one shape."""
 
     def __init__(self) -> None:
-        self.forward: Recording | None = None
-        self.backward: Recording | None = None
-        self.layout: Layout | None = None
+        self.forward: GraphRecording | None = None
+        self.backward: GraphRecording | None = None
+        self.layout: ArenaLayout | None = None
         self.run_forward: Compiled | None = None
         self.run_backward: Compiled | None = None
         self.saved: list[tuple[int, int]] = []
@@ -72,8 +72,8 @@ class Graphs:
         self._modules: dict[str, GraphModule] = {}
         self._plain: dict[str, Compiled] = {}
         self._is_dynamic = self._by_value = False
-        self._shapes: dict[Key, Shape] = {}
-        self._by_saved: dict[Key, Shape] = {}
+        self._shapes: dict[Key, ShapePlan] = {}
+        self._by_saved: dict[Key, ShapePlan] = {}
         self._saved: set[str] = set()
         self.planned_passes = 0
         self.ordinary: Counter[str] = Counter()
@@ -106,7 +106,7 @@ class Graphs:
 
         return private.boxed(boxed)
 
-    def layouts(self) -> list[Layout]:
+    def layouts(self) -> list[ArenaLayout]:
         """The plans so far."""
         return [shape.layout for shape in [*self._shapes.values()] if shape.layout is not None]
 
@@ -161,7 +161,7 @@ class Graphs:
             )
         return self._plain[which](args)
 
-    def _shape_for(self, args: list[Any]) -> tuple[Shape | None, str]:
+    def _shape_for(self, args: list[Any]) -> tuple[ShapePlan | None, str]:
         if self.problem:
             return None, LEFT
         if private.is_looked_at():
@@ -173,7 +173,7 @@ class Graphs:
         if shape is None:
             if len(self._shapes) >= MOST_SHAPES:
                 return None, TOO_MANY
-            shape = self._shapes[key] = Shape()
+            shape = self._shapes[key] = ShapePlan()
         return shape, ""
 
     def _saved_key(self, args: Sequence[Any]) -> Key:
@@ -181,8 +181,8 @@ class Graphs:
         names = [node.name for node in self._modules["backward"].graph.nodes if node.op == "placeholder"]
         return _saved_key_of((name, value) for name, value in zip(names, args, strict=True) if name in self._saved)
 
-    def _record_forward(self, shape: Shape, args: list[Any]) -> Sequence[Any]:
-        recorder = Recorder(self._modules["forward"])
+    def _record_forward(self, shape: ShapePlan, args: list[Any]) -> Sequence[Any]:
+        recorder = GraphRecorder(self._modules["forward"])
         self.ordinary[RECORDED] += 1
         results = recorder.run(args)
         recording = self._taken(recorder)
@@ -195,20 +195,20 @@ class Graphs:
                 self._by_saved[_saved_key_of(saved)] = shape
         return results
 
-    def _record_backward(self, shape: Shape, args: list[Any]) -> Sequence[Any]:
-        recorder = Recorder(self._modules["backward"])
+    def _record_backward(self, shape: ShapePlan, args: list[Any]) -> Sequence[Any]:
+        recorder = GraphRecorder(self._modules["backward"])
         self.ordinary[RECORDED] += 1
         results = recorder.run(args)
         shape.backward = self._taken(recorder)
         return results
 
-    def _taken(self, recorder: Recorder) -> Recording | None:
+    def _taken(self, recorder: GraphRecorder) -> GraphRecording | None:
         if recorder.problem is not None:
             self._leave(recorder.problem)
             return None
         return recorder.recording
 
-    def _lay_out(self, shape: Shape) -> Layout | None:
+    def _lay_out(self, shape: ShapePlan) -> ArenaLayout | None:
         try:
             assert shape.forward is not None
             returned = self._num_returned if self._trains else len(shape.forward.returned)
@@ -217,7 +217,7 @@ class Graphs:
             self._leave(error)
         return shape.layout
 
-    def _build(self, shape: Shape, layout: Layout) -> Compiled | None:
+    def _build(self, shape: ShapePlan, layout: ArenaLayout) -> Compiled | None:
         """The code of both graphs, with views of the arena, which is taken."""
         try:
             assert shape.forward is not None
@@ -236,16 +236,16 @@ class Graphs:
             self._leave(error)
         return shape.run_forward
 
-    def _straight(self, which: str, recording: Recording, planned: Mapping[int, int], views: Views) -> Straight:
+    def _straight(self, which: str, recording: GraphRecording, planned: Mapping[int, int], views: Views) -> Straight:
         returned = len(recording.returned) if not self._trains or which == "backward" else self._num_returned
         return Straight(self._modules[which], recording, planned, views, returned)
 
-    def _lies_as_planned(self, shape: Shape, args: Sequence[Any]) -> bool:
+    def _lies_as_planned(self, shape: ShapePlan, args: Sequence[Any]) -> bool:
         at = self.arena.at
         return all(at(args[place]) == offset for place, offset in shape.saved)
 
     def _move_out(self) -> None:
-        """To an arena of its own, if others were met in this one."""
+        """Leaves for a separate arena, if others were met in this one."""
         if self._stays or self.arena.tenant in self._shapes.values():
             return
         self.arena = Arena()

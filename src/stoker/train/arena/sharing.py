@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule
 
+import stoker.train.arena.torch_private as private
 from stoker.train.arena.backend import compiled_in
 from stoker.train.arena.memory import Arena
 
@@ -30,7 +31,7 @@ def share(models: Sequence[M]) -> list[M]:
     if not models:
         raise ValueError("`models` must hold at least one module, got none")
     for place, model in enumerate(models):
-        if hasattr(model, "_orig_mod"):
+        if private.is_compiled(model):
             raise ValueError(
                 f"`models` must not be compiled yet, got a compiled one at {place}; pass the module itself"
             )

@@ -27,6 +27,7 @@ SYMBOLS = (
         "torch._C._autograd._get_current_graph_task_keep_graph", "whether saved activations are needed again",
         "before 2.6",
     ),
+    ("torch._dynamo.eval_frame.OptimizedModule._orig_mod", "whether a module is compiled", "before 2.6"),
     ("torch._C._len_torch_dispatch_stack", "whether a mode sees or replaces calls", "before 2.6"),
     ("torch._C._dispatch_has_kernel_for_dispatch_key", "whether an out variant is a kernel", "before 2.6"),
     ("torch.UntypedStorage._cdata", "what the use count is asked by", "before 2.6"),
@@ -82,6 +83,11 @@ def is_operator(target: object) -> TypeGuard[Operator]:
     return isinstance(target, torch._ops.OpOverload)
 
 
+def is_compiled(module: object) -> bool:
+    """Whether `torch.compile` made a module."""
+    return hasattr(module, "_orig_mod")
+
+
 def boxed(run: Compiled) -> Compiled:
     """A function that says of itself that it takes its arguments as a list."""
     run._boxed_call = True  # type: ignore[attr-defined]
@@ -104,7 +110,7 @@ def is_looked_at() -> bool:
 
 
 def has_kernel(operator: Operator, key: str) -> bool:
-    """Whether an operator has a kernel of its own for a dispatch key, such as ``CPU``."""
+    """Whether an operator has a kernel for a dispatch key, such as ``CPU``."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), key)
 
 

@@ -1,7 +1,7 @@
 """How an operator's result is written into memory that is there: its native out variant, or calls that amount to it.
 
 Many out variants are fakes: those that torch generates compute a new tensor and copy it, which takes more memory and
-time than the operator itself. They carry a tag and have no kernel of their own, and are not used.
+time than the operator itself. They carry a tag and have no kernel, and are not used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class WritingCall:
     """A call to make; its arguments may be values, names of values, or calls."""
 
     function: Callable[..., Any]
@@ -29,7 +29,7 @@ class Call:
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-Writer = Callable[[Sequence[Any], Mapping[str, Any], Sequence[Tensor]], "list[Call]"]
+Writer = Callable[[Sequence[Any], Mapping[str, Any], Sequence[Tensor]], "list[WritingCall]"]
 """Calls that write an operator's results, from its arguments and the tensors that they go to."""
 
 
@@ -97,8 +97,8 @@ def _by_variant(variant: Operator) -> Writer:
     names = [each.name for each in private.arguments_of(variant) if each.is_out]
     function = private.direct(variant)
 
-    def write(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Tensor]) -> list[Call]:
-        return [Call(function, tuple(args), {**kwargs, **dict(zip(names, outs, strict=True))})]
+    def write(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Tensor]) -> list[WritingCall]:
+        return [WritingCall(function, tuple(args), {**kwargs, **dict(zip(names, outs, strict=True))})]
 
     return write
 
@@ -107,19 +107,19 @@ _copy = private.direct(aten.copy_.default)
 _fill = private.direct(aten.fill_.Scalar)
 
 
-def _copied(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Tensor]) -> list[Call]:
+def _copied(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Tensor]) -> list[WritingCall]:
     """For `clone` and `_to_copy`, of which the result has its layout and type already."""
-    return [Call(_copy, (outs[0], args[0]))]
+    return [WritingCall(_copy, (outs[0], args[0]))]
 
 
-def _clamped(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Tensor]) -> list[Call]:
+def _clamped(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Tensor]) -> list[WritingCall]:
     """`relu`, which is this clamp in torch too."""
-    return [Call(private.direct(aten.clamp_min.out), (args[0], 0), {"out": outs[0]})]
+    return [WritingCall(private.direct(aten.clamp_min.out), (args[0], 0), {"out": outs[0]})]
 
 
 def _filled(value: Callable[[Sequence[Any]], Any]) -> Writer:
-    def write(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Tensor]) -> list[Call]:
-        return [Call(_fill, (outs[0], value(args)))]
+    def write(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Tensor]) -> list[WritingCall]:
+        return [WritingCall(_fill, (outs[0], value(args)))]
 
     return write
 
@@ -140,48 +140,48 @@ def _third(args: Sequence[Any]) -> Any:
     return args[2]
 
 
-def _masked(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Tensor]) -> list[Call]:
+def _masked(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Tensor]) -> list[WritingCall]:
     """`masked_fill` out of place: torch copies and fills as well."""
     return [
-        Call(_copy, (outs[0], args[0])),
-        Call(private.direct(aten.masked_fill_.Scalar), (outs[0], args[1], args[2])),
+        WritingCall(_copy, (outs[0], args[0])),
+        WritingCall(private.direct(aten.masked_fill_.Scalar), (outs[0], args[1], args[2])),
     ]
 
 
-def _masked_by_tensor(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Tensor]) -> list[Call]:
+def _masked_by_tensor(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Tensor]) -> list[WritingCall]:
     return [
-        Call(_copy, (outs[0], args[0])),
-        Call(private.direct(aten.masked_fill_.Tensor), (outs[0], args[1], args[2])),
+        WritingCall(_copy, (outs[0], args[0])),
+        WritingCall(private.direct(aten.masked_fill_.Tensor), (outs[0], args[1], args[2])),
     ]
 
 
-def _looked_up(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Tensor]) -> list[Call]:
+def _looked_up(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Tensor]) -> list[WritingCall]:
     """`embedding`: rows selected by the indices in one line, as torch does."""
-    rows = Call(private.direct(aten.reshape.default), (args[1], [-1]))
+    rows = WritingCall(private.direct(aten.reshape.default), (args[1], [-1]))
     flat = outs[0].view(-1, outs[0].shape[-1])
-    return [Call(private.direct(aten.index_select.out), (args[0], 0, rows), {"out": flat})]
+    return [WritingCall(private.direct(aten.index_select.out), (args[0], 0, rows), {"out": flat})]
 
 
-def _slice_spread(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Tensor]) -> list[Call]:
+def _slice_spread(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Tensor]) -> list[WritingCall]:
     """`slice_backward`: zeros, and the gradient in its place."""
     part = aten.slice.Tensor(outs[0], *args[2:6])
-    return [Call(_fill, (outs[0], 0)), Call(_copy, (part, args[0]))]
+    return [WritingCall(_fill, (outs[0], 0)), WritingCall(_copy, (part, args[0]))]
 
 
-def _select_spread(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Tensor]) -> list[Call]:
+def _select_spread(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Tensor]) -> list[WritingCall]:
     """`select_backward`: zeros, and the gradient in its place."""
     part = aten.select.int(outs[0], *args[2:4])
-    return [Call(_fill, (outs[0], 0)), Call(_copy, (part, args[0]))]
+    return [WritingCall(_fill, (outs[0], 0)), WritingCall(_copy, (part, args[0]))]
 
 
-def _normalised(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Tensor]) -> list[Call]:
-    """Batch norm that returns its statistics anew: copies of them, which the one with an out variant updates."""
+def _normalised(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Tensor]) -> list[WritingCall]:
+    """Batch norm that returns new statistics: copies of the old ones, which the one with an out variant updates."""
     result, mean, deviation, running_mean, running_variance = outs
     names = ("out", "save_mean", "save_invstd")
     return [
-        Call(_copy, (running_mean, args[3])),
-        Call(_copy, (running_variance, args[4])),
-        Call(
+        WritingCall(_copy, (running_mean, args[3])),
+        WritingCall(_copy, (running_variance, args[4])),
+        WritingCall(
             private.direct(aten._native_batch_norm_legit.out),
             (*args[:3], running_mean, running_variance, *args[5:]),
             dict(zip(names, (result, mean, deviation), strict=True)),
@@ -189,9 +189,9 @@ def _normalised(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[T
     ]
 
 
-def _counted(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Tensor]) -> list[Call]:
+def _counted(args: Sequence[Any], kwargs: Mapping[str, Any], outs: Sequence[Tensor]) -> list[WritingCall]:
     """`arange`, of which the result has its type already."""
-    return [Call(private.direct(aten.arange.start_out), tuple(args), {"out": outs[0]})]
+    return [WritingCall(private.direct(aten.arange.start_out), tuple(args), {"out": outs[0]})]
 
 
 _OWN: dict[Operator, Writer] = {

@@ -1,7 +1,7 @@
 """The planned allocator of eager CUDA: the policy, and the C++ that follows it request by request.
 
-The library is built here and calls a stand-in for CUDA's runtime, which takes the host's memory; the requests are those of
-real CUDA steps where their traces are, and drawn ones.
+The library is built here and calls a stand-in for CUDA's runtime, which takes the host's memory: what is replaced are
+the device's entry points. The requests are those of real CUDA steps where their traces are, and drawn ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.train.arena.eager.library import SOURCE, Library, build
-from stoker.train.arena.eager.planning import Event, StepPlan, plan_step
+from stoker.train.arena.eager.planning import MemoryEvent, StepPlan, plan_step
 from stoker.train.arena.eager.policy import OrdinaryBlocks, PlannedRequest, StepPolicy, rounded
 from tests.perf.memory.snapshots import read_trace
 
@@ -46,21 +46,21 @@ def library(built: Path, fake: Path, tmp_path: Path) -> Library:
     return Library(Path(shutil.copy(built, tmp_path / "arena.so")), str(fake))
 
 
-def steps_of_trace(name: str, count: int) -> Iterator[list[Event]]:
+def steps_of_trace(name: str, count: int) -> Iterator[list[MemoryEvent]]:
     """The recorded step over and over: what one leaves behind, the next frees as the trace frees its like."""
     trace = read_trace(name)
     numbers = itertools.count(1)
     now = {address: (next(numbers), requested) for address, requested, _ in trace["alive"]}
-    yield [Event("allocate", number, size) for number, size in now.values()]
+    yield [MemoryEvent("allocate", number, size) for number, size in now.values()]
     for _ in range(count):
         # Blocks that live when the trace begins, by size: those that the step before left.
-        found: list[Event] = []
+        found: list[MemoryEvent] = []
         for action, address, size in trace["events"]:
             if action == "a":
                 now[address] = next(numbers), size
-                found.append(Event("allocate", *now[address]))
+                found.append(MemoryEvent("allocate", *now[address]))
             elif action == "f":
-                found.append(Event("free", now.pop(address)[0]))
+                found.append(MemoryEvent("free", now.pop(address)[0]))
         now = paired(now, trace["alive"])
         yield found
 
@@ -110,7 +110,7 @@ class Law:
             del self.inside[offset]
 
 
-def drive(law: Law, library: Library, steps: list[list[Event]], plan_after: int) -> StepPlan | None:
+def drive(law: Law, library: Library, steps: list[list[MemoryEvent]], plan_after: int) -> StepPlan | None:
     """Gives both the same requests, compares what each gets, and plans after some steps."""
     addresses: dict[int, int] = {}
     plan: StepPlan | None = None
@@ -201,23 +201,33 @@ def test_whatever_plan_and_requests_nothing_overlaps(
 
 
 def test_gradients_live_across_the_end_of_a_step() -> None:
-    """Freed where the next step begins: activations and gradients share bytes, which a plan of the step alone forbids."""
+    """They are freed where the next step begins, and share bytes with activations all the same."""
     numbers = itertools.count(1)
-    events: list[Event] = []
+    events: list[MemoryEvent] = []
     gradient = next(numbers)
-    events += [Event("allocate", gradient, 4096), Event("step")]
+    events += [MemoryEvent("allocate", gradient, 4096), MemoryEvent("step")]
     for _ in range(2):
-        events.append(Event("free", gradient))
+        events.append(MemoryEvent("free", gradient))
         activation, gradient = next(numbers), next(numbers)
-        events += [Event("allocate", activation, 8192), Event("free", activation), Event("allocate", gradient, 4096)]
-        events.append(Event("step"))
+        events += [
+            MemoryEvent("allocate", activation, 8192),
+            MemoryEvent("free", activation),
+            MemoryEvent("allocate", gradient, 4096),
+        ]
+        events.append(MemoryEvent("step"))
     plan = plan_step(events)
     assert [each.offset for each in plan.requests] == [0, 0]
     assert plan.nbytes == plan.bound == 8192
 
 
 def test_what_stays_for_good_gets_ordinary_blocks() -> None:
-    events = [Event("step"), Event("allocate", 1, 600), Event("allocate", 2, 600), Event("free", 1), Event("step")]
+    events = [
+        MemoryEvent("step"),
+        MemoryEvent("allocate", 1, 600),
+        MemoryEvent("allocate", 2, 600),
+        MemoryEvent("free", 1),
+        MemoryEvent("step"),
+    ]
     assert plan_step(events).requests == (PlannedRequest(1024, 0), PlannedRequest(1024, None))
     with pytest.raises(ValueError, match="two complete steps, got 1"):
         plan_step(events[:-1])

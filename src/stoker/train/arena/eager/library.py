@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stoker.train.arena.eager.planning import Event, StepPlan
+from stoker.train.arena.eager.planning import MemoryEvent, StepPlan
 from stoker.train.arena.eager.policy import Counts
 
 SOURCE = Path(__file__).with_name("allocator.cpp")
@@ -76,12 +76,12 @@ class Library:
         """The next request is the first of a step."""
         self._calls.stoker_step()
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[MemoryEvent]:
         """What was recorded."""
         room = int(self._calls.stoker_events(None, 0))
         found = (ctypes.c_longlong * (3 * room))()
         count = min(room, int(self._calls.stoker_events(found, room)))
-        return [Event(_KINDS[found[3 * at]], found[3 * at + 1], found[3 * at + 2]) for at in range(count)]
+        return [MemoryEvent(_KINDS[found[3 * at]], found[3 * at + 1], found[3 * at + 2]) for at in range(count)]
 
     def plan(self, plan: StepPlan) -> bool:
         """Ends the recording; whether there was memory for the arena."""

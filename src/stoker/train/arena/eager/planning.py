@@ -11,7 +11,7 @@ from stoker.core.placement.offsets import place_buffers
 from stoker.train.arena.eager.policy import PlannedRequest, rounded
 
 
-class Event(NamedTuple):
+class MemoryEvent(NamedTuple):
     """A request, the end of a block, or of a step.
 
     Attributes:
@@ -40,14 +40,14 @@ class StepPlan:
 
 @dataclass(slots=True)
 class _Block:
-    """Of one request of the last step: events since the step's beginning."""
+    """What one request of the last step got; times are events since the step's beginning."""
 
     nbytes: int
     birth: int
     death: int | None = None
 
 
-def plan_step(events: Sequence[Event]) -> StepPlan:
+def plan_step(events: Sequence[MemoryEvent]) -> StepPlan:
     """The plan of a step like the last one that is complete.
 
     Time goes round: what the step leaves behind and the next one frees before it asks for the like again, as gradients,
@@ -83,7 +83,7 @@ def plan_step(events: Sequence[Event]) -> StepPlan:
     return StepPlan(requests, placed.size, placed.bound)
 
 
-def _blocks_of(step: Sequence[Event]) -> list[_Block]:
+def _blocks_of(step: Sequence[MemoryEvent]) -> list[_Block]:
     blocks: list[_Block] = []
     alive: dict[int, _Block] = {}
     for time, event in enumerate(step):
@@ -95,7 +95,7 @@ def _blocks_of(step: Sequence[Event]) -> list[_Block]:
     return blocks
 
 
-def _close(blocks: Sequence[_Block], before: Sequence[Event], step: Sequence[Event]) -> None:
+def _close(blocks: Sequence[_Block], before: Sequence[MemoryEvent], step: Sequence[MemoryEvent]) -> None:
     """Ends the lives of blocks that the step leaves, where it freed their like of the step before.
 
     Blocks of one size are told apart by the order of their requests.
