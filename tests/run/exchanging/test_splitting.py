@@ -81,7 +81,7 @@ def test_an_unmodified_program_is_split_and_loses_nothing(
 ) -> None:
     done = started(
         tmp_path, "-99" if kept else "99", PROGRAM, str(tmp_path / "split.pt"), str(STEPS), launcher=TORCHRUN,
-        program=PRICED, allowed="split",
+        program=PRICED, allowed="split", limit_s=220,
     )  # fmt: skip
     expected, weights = plainly()
     for found, each in zip(losses(done.stdout), expected, strict=True):
