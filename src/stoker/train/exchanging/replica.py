@@ -540,7 +540,7 @@ class ReplicaExchange:
             self.splits.join_begins()
 
     def joined(self, *, is_over: bool) -> None:
-        """This rank makes no steps of its own until the others are through, too."""
+        """This rank has no batches any more until the others are through, too."""
         self._active.joined(is_over=is_over)
         if is_over:
             # Weights are equal now, but momentum is not: ranks may go apart, as by torch's exchange.

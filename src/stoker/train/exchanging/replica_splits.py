@@ -184,7 +184,7 @@ class ReplicaSplits:
             self.step_bytes = sent + moved
         if self._pending is not None:
             return
-        # Ranks that clip by a norm of their own, or the like, differ after the first step already.
+        # Ranks that clip by a norm that they compute themselves, or the like, differ after the first step already.
         if self.is_on and (len(self.times) == _FIRST or len(self.times) % _HASHED_EVERY == 0) and not self._are_alike():
             self._trial = None
             self._note(why=_APART)

@@ -37,7 +37,7 @@ class _Kept:
     data: Tensor
     gradient: Tensor | None
     states: list[tuple[dict[str, Any], dict[str, Any]]]
-    """Of each optimizer the state, and what it was."""
+    """The state of each optimizer, and what it was."""
 
 
 class SplitSwitch:
