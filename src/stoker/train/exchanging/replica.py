@@ -34,14 +34,15 @@ from stoker.records.exchange import (
     ProbedLinks,
 )
 from stoker.train.exchanging import measuring, sharing, weights
-from stoker.train.exchanging.active_ranks import ActiveRanks
 from stoker.train.exchanging.compressed import HalvedSum, LowRankSum
 from stoker.train.exchanging.factors import factored_layers
 from stoker.train.exchanging.layout import GATHERED, OF_WEIGHTS, BucketLayout, PlacedWeight, laid_out
 from stoker.train.exchanging.mixed_round import MixedRound, RingReducer
 from stoker.train.exchanging.own_rings import OwnRing
-from stoker.train.exchanging.plain_sums import PlainSums
-from stoker.train.exchanging.plans import (
+from stoker.train.exchanging.plain.active_ranks import ActiveRanks
+from stoker.train.exchanging.plain.plain_sums import PlainSums
+from stoker.train.exchanging.standing import LayerStanding
+from stoker.train.splitting.running.plans import (
     gain_words,
     is_by_ring,
     ring_share,
@@ -51,8 +52,7 @@ from stoker.train.exchanging.plans import (
     without_splits,
     without_sums,
 )
-from stoker.train.exchanging.replica_splits import ReplicaSplits
-from stoker.train.exchanging.standing import LayerStanding
+from stoker.train.splitting.running.replica_splits import ReplicaSplits
 
 TIMED = 3
 """Rounds whose times count, after the first one: DDP orders its buckets again in that one."""
@@ -540,7 +540,7 @@ class ReplicaExchange:
             self.splits.join_begins()
 
     def joined(self, *, is_over: bool) -> None:
-        """This rank has no batches any more until the others are through, too."""
+        """This rank has no more batches, and answers until the others are through, too."""
         self._active.joined(is_over=is_over)
         if is_over:
             # Weights are equal now, but momentum is not: ranks may go apart, as by torch's exchange.
