@@ -107,4 +107,4 @@ def test_an_unmodified_program_is_split_and_loses_nothing(
     assert ("predicted); kept." if kept else "whole again, a step took") in shown
     assert explain([str(tmp_path / "run")]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert ("by column split, row split" if kept else "layers that were split are whole again") in shown
+    assert ("layers by column split" if kept else "layers that were split are whole again") in shown

@@ -16,7 +16,7 @@ from stoker.train.exchanging.hook import exchange_hook
 from stoker.train.exchanging.layout import OF_WEIGHTS
 from stoker.train.exchanging.mixed_round import RingReducer
 from stoker.train.exchanging.replica import ExchangePlanner, ReplicaExchange
-from stoker.train.splitting.running.replica_splits import ReplicaSplits
+from stoker.train.exchanging.splits.replica_splits import ReplicaSplits
 
 METHODS = ("all_reduce", "late", "rows", "ring", "islands", "half", "power")
 """What a program may name."""

@@ -41,8 +41,7 @@ from stoker.train.exchanging.mixed_round import MixedRound, RingReducer
 from stoker.train.exchanging.own_rings import OwnRing
 from stoker.train.exchanging.plain.active_ranks import ActiveRanks
 from stoker.train.exchanging.plain.plain_sums import PlainSums
-from stoker.train.exchanging.standing import LayerStanding
-from stoker.train.splitting.running.plans import (
+from stoker.train.exchanging.splits.plans import (
     gain_words,
     is_by_ring,
     ring_share,
@@ -52,7 +51,8 @@ from stoker.train.splitting.running.plans import (
     without_splits,
     without_sums,
 )
-from stoker.train.splitting.running.replica_splits import ReplicaSplits
+from stoker.train.exchanging.splits.replica_splits import ReplicaSplits
+from stoker.train.exchanging.standing import LayerStanding
 
 TIMED = 3
 """Rounds whose times count, after the first one: DDP orders its buckets again in that one."""

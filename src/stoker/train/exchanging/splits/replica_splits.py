@@ -22,8 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 from stoker.core.mishaps import line_of, reraise_from_handler
 from stoker.records.exchange import AgreedExchange, ExchangeRun, MeasuredLayer, SplitRun
 from stoker.train.exchanging import sharing, weights
+from stoker.train.exchanging.splits.plans import predicted_of
 from stoker.train.splitting.layers import SplitKind
-from stoker.train.splitting.running.plans import predicted_of
 from stoker.train.splitting.running.seeing import SplitSight
 from stoker.train.splitting.running.split_trial import SplitTrial
 from stoker.train.splitting.running.switching import Register, SplitSwitch
