@@ -219,7 +219,7 @@ class SplitRun(msgspec.Struct, frozen=True, kw_only=True):
     split_step_s: float
     """Median of the steps after; 0 if there were none."""
     predicted_step_s: float
-    """What the plan said of these; 0 where it had other methods as well, which are tried later."""
+    """What the plan predicted for these; 0 where it had other methods as well, which are tried later."""
     plain_bytes: float
     """That a rank sent in a step before, of gradients."""
     split_bytes: float

@@ -29,6 +29,7 @@ def started(
     program: str = PROGRAM,
     way: str = "auto",
     allowed: str = "",
+    limit_s: float = 110,
 ) -> subprocess.CompletedProcess[str]:
     """The program's end, under `stoker run --comm auto` or under plain python."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("STOKER_")}
@@ -37,7 +38,7 @@ def started(
     before = ("-m", "stoker", "run", "--comm", way, *leave, "--run-dir", str(folder / "run")) if served else ()
     done = programs.run(
         [sys.executable, *before, *launcher, program, *words], env={**environ, "OMP_NUM_THREADS": "1"}, cwd=folder,
-        capture_output=True, text=True, timeout=110,
+        capture_output=True, text=True, timeout=limit_s,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done

@@ -81,7 +81,7 @@ def test_an_unmodified_program_is_split_and_loses_nothing(
 ) -> None:
     done = started(
         tmp_path, "-99" if kept else "99", PROGRAM, str(tmp_path / "split.pt"), str(STEPS), launcher=TORCHRUN,
-        program=PRICED, allowed="split",
+        program=PRICED, allowed="split", limit_s=220,
     )  # fmt: skip
     expected, weights = plainly()
     for found, each in zip(losses(done.stdout), expected, strict=True):
@@ -97,14 +97,14 @@ def test_an_unmodified_program_is_split_and_loses_nothing(
     assert split.plain_step_s > 0
     assert split.split_step_s > 0
     lines = said(done)
-    word = "split layers (`2`, `4`) save" if kept else "layers are whole again (`2`, `4`): with it a step took"
+    word = "split layers (`2`, `4`) save" if kept else "layers are whole again (`2`, `4`): a step took"
     assert any(word in line for line in lines), lines
     text = reported(tmp_path, capsys)
     assert "Layers whose weights were split" in text
     assert "`2` by column split, `4` by row split: split from exchange 14 on; a step took" in text
     assert exchange([str(tmp_path / "run")]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert ("predicted); kept." if kept else "whole again, with it a step took") in shown
+    assert ("predicted); kept." if kept else "whole again, a step took") in shown
     assert explain([str(tmp_path / "run")]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert ("by column split, row split" if kept else "layers that were split are whole again") in shown
+    assert ("layers by column split" if kept else "layers that were split are whole again") in shown

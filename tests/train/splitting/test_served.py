@@ -92,7 +92,7 @@ def test_each_split_in_each_kind_of_step(ranks: int) -> None:
 @pytest.mark.timeout(300)
 def test_what_a_split_would_not_keep_is_seen_with_the_reason() -> None:
     reasons = {
-        "static": ("head.1", "its graph is static"),
+        "static": ("head.1", "DDP has a static graph"),
         "unused": ("table", "DDP looks for unused weights"),
         "optimizer": ("head.1", "its optimizer `Whole` is not known to work by element"),
         "unstepped": ("head.1", "its gradient holds more than one product"),

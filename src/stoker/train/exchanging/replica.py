@@ -34,14 +34,14 @@ from stoker.records.exchange import (
     ProbedLinks,
 )
 from stoker.train.exchanging import measuring, sharing, weights
-from stoker.train.exchanging.active_ranks import ActiveRanks
 from stoker.train.exchanging.compressed import HalvedSum, LowRankSum
 from stoker.train.exchanging.factors import factored_layers
 from stoker.train.exchanging.layout import GATHERED, OF_WEIGHTS, BucketLayout, PlacedWeight, laid_out
 from stoker.train.exchanging.mixed_round import MixedRound, RingReducer
 from stoker.train.exchanging.own_rings import OwnRing
-from stoker.train.exchanging.plain_sums import PlainSums
-from stoker.train.exchanging.plans import (
+from stoker.train.exchanging.plain.active_ranks import ActiveRanks
+from stoker.train.exchanging.plain.plain_sums import PlainSums
+from stoker.train.exchanging.splits.plans import (
     gain_words,
     is_by_ring,
     ring_share,
@@ -51,7 +51,7 @@ from stoker.train.exchanging.plans import (
     without_splits,
     without_sums,
 )
-from stoker.train.exchanging.replica_splits import ReplicaSplits
+from stoker.train.exchanging.splits.replica_splits import ReplicaSplits
 from stoker.train.exchanging.standing import LayerStanding
 from stoker.train.ring.blame import RankFault
 from stoker.train.ring.lookouts import OwnLookout
@@ -567,7 +567,7 @@ class ReplicaExchange:
             self.splits.join_begins()
 
     def joined(self, *, is_over: bool) -> None:
-        """This rank makes no steps of its own until the others are through, too."""
+        """This rank has no more batches, and answers until the others are through, too."""
         self._active.joined(is_over=is_over)
         if is_over:
             # Weights are equal now, but momentum is not: ranks may go apart, as by torch's exchange.

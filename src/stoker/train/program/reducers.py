@@ -24,18 +24,18 @@ _SYNC = "init_sync"
 _MODES = ("training", "require_backward_grad_sync", "require_forward_param_sync")
 """State that a program or one of its contexts may have changed."""
 _BARRED = {
-    "static_graph": "DDP was told that its graph is static",
+    "static_graph": "DDP has a static graph",
     "find_unused_parameters": "DDP looks for unused weights: a split layer is used by all ranks or by none",
     "skip_all_reduce_unused_params": "DDP looks for unused weights: a split layer is used by all ranks or by none",
     "mixed_precision": "DDP keeps its weights in two precisions",
-    "delay_all_reduce_named_params": "DDP was told to exchange some weights later",
+    "delay_all_reduce_named_params": "DDP exchanges some weights later",
     "device_mesh": "DDP has a mesh of devices",
 }
 """Arguments with which a reducer is not made again, and why, as a part of a sentence."""
 
 _arguments: weakref.WeakKeyDictionary[DistributedDataParallel, dict[str, Any]] = weakref.WeakKeyDictionary()
 _remade: list[DistributedDataParallel] = []
-"""Filled while a module is constructed here: whoever sees the constructor is to leave that one alone."""
+"""Filled while a module is constructed here: what sees the constructor is to leave that one alone."""
 
 
 def note_arguments(ddp: DistributedDataParallel, arguments: Mapping[str, Any]) -> None:
@@ -57,7 +57,7 @@ def why_not(ddp: DistributedDataParallel) -> str:
 
 
 def made_again(ddp: DistributedDataParallel, without: Iterable[nn.Parameter]) -> DistributedDataParallel:
-    """A module around the same layers, with a reducer of its own. Not collective where torch can leave its copy out.
+    """A module around the same layers, with a separate reducer. Not collective where torch can leave its copy out.
 
     Args:
         ddp: the program's; :func:`why_not` has nothing against it.

@@ -89,7 +89,7 @@ class SplitLayer(nn.Module):
                 setattr(self, name, part.parameter)
 
     def plain(self) -> nn.Module:
-        """The layer of torch that this one stands for, with whole weights of its own. Not collective."""
+        """The layer of torch that this one stands for, with separate whole weights. Not collective."""
         raise NotImplementedError
 
     def taken(self, name: str) -> nn.Parameter:

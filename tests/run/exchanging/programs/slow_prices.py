@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from stoker.perf.planning.measured_exchange import planned_exchange
 from stoker.run.exchanging import serving
-from stoker.train.exchanging.split_trial import SplitTrial
+from stoker.train.splitting.running.split_trial import SplitTrial
 
 SECONDS_PER_BYTE = 1e-6
 SUMS = [(float(size), 1e-3 + size * SECONDS_PER_BYTE) for size in (4_096, 65_536, 1 << 20)]

@@ -21,9 +21,9 @@ from benchmarks.support.ranks import on_ranks
 from stoker.records.exchange import AgreedExchange, LayerMethod
 from stoker.run.exchanging.serving import planner
 from stoker.train.exchanging import calling
-from stoker.train.exchanging.split_trial import SplitTrial
 from stoker.train.program.replicas import ReplicaWatch
 from stoker.train.splitting.layers import SplitLayer
+from stoker.train.splitting.running.split_trial import SplitTrial
 
 WORDS, IN, WIDTH, OUT, ROWS, STEPS = 67, 6, 64, 7, 5, 22
 FIRST = 6 + 1 + 3

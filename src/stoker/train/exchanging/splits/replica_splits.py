@@ -22,11 +22,11 @@ from torch.nn.parallel import DistributedDataParallel
 from stoker.core.mishaps import line_of, reraise_from_handler
 from stoker.records.exchange import AgreedExchange, ExchangeRun, MeasuredLayer, SplitRun
 from stoker.train.exchanging import sharing, weights
-from stoker.train.exchanging.plans import predicted_of
-from stoker.train.exchanging.split_trial import SplitTrial
+from stoker.train.exchanging.splits.plans import predicted_of
 from stoker.train.splitting.layers import SplitKind
-from stoker.train.splitting.seeing import SplitSight
-from stoker.train.splitting.switching import Register, SplitSwitch
+from stoker.train.splitting.running.seeing import SplitSight
+from stoker.train.splitting.running.split_trial import SplitTrial
+from stoker.train.splitting.running.switching import Register, SplitSwitch
 
 _APART = "ranks had different weights afterwards: the program looks at whole gradients or weights itself"
 _FIRST = 2
@@ -184,7 +184,7 @@ class ReplicaSplits:
             self.step_bytes = sent + moved
         if self._pending is not None:
             return
-        # Ranks that clip by a norm of their own, or the like, differ after the first step already.
+        # Ranks that clip by a norm that they compute themselves, or the like, differ after the first step already.
         if self.is_on and (len(self.times) == _FIRST or len(self.times) % _HASHED_EVERY == 0) and not self._are_alike():
             self._trial = None
             self._note(why=_APART)
@@ -217,7 +217,7 @@ class ReplicaSplits:
             self._owner.splits_are_kept()
             return
         word = "less" if gain >= 0 else "more"
-        self._note(why=f"with it a step took {100 * abs(gain):.0f} % {word} time")
+        self._note(why=f"a step took {100 * abs(gain):.0f} % {word} time with it")
         self._pending = self._make_whole
 
     def _note(self, **fields: Any) -> None:

@@ -25,7 +25,7 @@ class ActiveRanks:
         """Notes whether this rank makes steps, while the mean is over those that do."""
         self._forwarded = False
         self.has_joined = False
-        """Whether this rank makes no steps of its own."""
+        """Whether this rank takes part in the steps of others alone."""
         self.scale = 1.0 / self._ranks
         """What a sum is multiplied by."""
 
@@ -48,7 +48,7 @@ class ActiveRanks:
         self._forwarded = False
 
     def joined(self, *, is_over: bool) -> None:
-        """This rank makes no steps of its own until the others are through, too."""
+        """This rank has no batches any more, and answers until the others are through, too."""
         self.has_joined = not is_over
         if is_over and self._hook is not None:
             self._hook.remove()

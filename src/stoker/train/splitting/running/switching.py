@@ -37,7 +37,7 @@ class _Kept:
     data: Tensor
     gradient: Tensor | None
     states: list[tuple[dict[str, Any], dict[str, Any]]]
-    """Of each optimizer the state, and what it was."""
+    """The state of each optimizer, and what it was."""
 
 
 class SplitSwitch:
@@ -148,12 +148,14 @@ class SplitSwitch:
         assert self._parts is not None
         parts = self._parts
         every = list(parts.parts.values())
+        # The program may have made others since.
+        trained_by = list({id(each): each for each in (*self._optimizers, *parts.optimizers)}.values())
         parts.exchange.agree("making layers whole", sum(part.parameter.grad is not None for part in every))
         for part in every:
             parameter = part.parameter
             whole, gradient = parts.gathered(part, parameter.data), parameter.grad
             joined = None if gradient is None else parts.gathered(part, gradient)
-            for optimizer in self._optimizers:
+            for optimizer in trained_by:
                 state: dict[str, Any] = optimizer.state.get(parameter, {})
                 for name, value in state.items():
                     if isinstance(value, Tensor) and value.shape == parameter.shape:

@@ -1,0 +1,1 @@
+"""What DDP does without a plan, bit for bit, over the ranks that make steps."""

@@ -1,0 +1,1 @@
+"""Splits in the plan of a running exchange: when they are begun, judged and taken back."""
