@@ -17,7 +17,7 @@ from stoker.train.exchanging.hook import exchange_hook
 from stoker.train.exchanging.layout import OF_WEIGHTS
 from stoker.train.exchanging.mixed_round import RingReducer
 from stoker.train.exchanging.replica import ExchangePlanner, ReplicaExchange
-from stoker.train.exchanging.versions import unlike_versions
+from stoker.train.program.versions import unlike_versions
 
 METHODS = ("all_reduce", "late", "rows", "ring", "islands", "half", "power")
 """What a program may name."""

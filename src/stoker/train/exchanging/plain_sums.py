@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from stoker.train.exchanging import measuring
 from stoker.train.exchanging.mixed_round import future_of, wait_for
-from stoker.train.ring.blame import RankFault
+from stoker.train.ring.watching.blame import RankFault
 
 
 class PlainSums:

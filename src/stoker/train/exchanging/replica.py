@@ -34,7 +34,7 @@ from stoker.records.exchange import (
     MeasuredExchange,
     ProbedLinks,
 )
-from stoker.train.exchanging import measuring, sharing, weights
+from stoker.train.exchanging import measuring, weights
 from stoker.train.exchanging.compressed import HalvedSum, LowRankSum
 from stoker.train.exchanging.factors import factored_layers
 from stoker.train.exchanging.layout import GATHERED, OF_WEIGHTS, BucketLayout, PlacedWeight, laid_out
@@ -43,8 +43,9 @@ from stoker.train.exchanging.own_rings import BY_RING, OwnRing
 from stoker.train.exchanging.payload import GatheredSegment
 from stoker.train.exchanging.plain_sums import PlainSums
 from stoker.train.exchanging.standing import LayerStanding
-from stoker.train.ring.blame import RankFault
-from stoker.train.ring.lookouts import OwnLookout
+from stoker.train.program import sharing
+from stoker.train.ring.watching.blame import RankFault
+from stoker.train.ring.watching.lookouts import OwnLookout
 
 TIMED = 3
 """Rounds whose times count, after the first one: DDP orders its buckets again in that one."""

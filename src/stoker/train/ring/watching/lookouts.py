@@ -8,8 +8,8 @@ from typing import Any
 import torch.distributed as dist
 
 from stoker.core.errors import ExchangeError
-from stoker.train.ring.blame import RankFault
 from stoker.train.ring.groups import leave, lookout_of
+from stoker.train.ring.watching.blame import RankFault
 
 _holders: weakref.WeakKeyDictionary[dist.ProcessGroup, weakref.WeakSet[OwnLookout]] = weakref.WeakKeyDictionary()
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import msgspec
 
 from stoker.core.errors import WireError
-from stoker.train.ring.blame import NeighbourFacts, RankFault, beat_s, fault_of, lost_of
+from stoker.train.ring.watching.blame import NeighbourFacts, RankFault, beat_s, fault_of, lost_of
 from stoker.wire.framing import Framing
 from stoker.wire.polled import PolledChannel
 from stoker.wire.sockets import shut
