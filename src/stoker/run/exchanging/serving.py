@@ -56,7 +56,7 @@ class Exchanging:
         self._shards = ShardWatch(serving.look_at_place)
         self._is_alone = False
         self._is_declined = False
-        """Whether ranks of another version have been told of."""
+        """Whether a line has said that the ranks have different versions."""
 
     def start(self) -> None:
         """Serves the modules that are made from now on."""

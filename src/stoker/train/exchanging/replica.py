@@ -44,8 +44,8 @@ from stoker.train.exchanging.payload import GatheredSegment
 from stoker.train.exchanging.plain_sums import PlainSums
 from stoker.train.exchanging.standing import LayerStanding
 from stoker.train.program import sharing
+from stoker.train.program.lookouts import OwnLookout
 from stoker.train.ring.watching.blame import RankFault
-from stoker.train.ring.watching.lookouts import OwnLookout
 
 TIMED = 3
 """Rounds whose times count, after the first one: DDP orders its buckets again in that one."""

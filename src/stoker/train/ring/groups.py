@@ -13,9 +13,9 @@ from torch.distributed import distributed_c10d
 from stoker.core.forking import ForkedLock, at_fork
 from stoker.core.patching import Patches
 from stoker.train.ring.blocks import DEFAULT_BLOCK_BYTES
+from stoker.train.ring.lookout import Lookout
 from stoker.train.ring.torch_private import timeout_s
 from stoker.train.ring.transport import GroupAssembly, RingExchange
-from stoker.train.ring.watching.lookout import Lookout
 
 _patches = Patches("connections between ranks end with their process group")
 _lock = ForkedLock()

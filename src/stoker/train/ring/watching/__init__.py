@@ -1,1 +1,1 @@
-"""The watch over the ranks of an exchange, and the lookout for those that a backend carries."""
+"""The watch over the ranks of an exchange, and whom it blames."""

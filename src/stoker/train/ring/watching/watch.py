@@ -43,7 +43,7 @@ class WatchKind(enum.IntEnum):
     BYE = 3
     """It closes its exchange."""
     WHO = 4
-    """A collective has failed: whoever has lost a rank is to say so."""
+    """A collective has failed: a rank that has lost a neighbour is to say so."""
 
 
 FRAMING = Framing(

@@ -58,5 +58,5 @@ class OwnLookout:
 
 
 def words_of(fault: RankFault | None) -> str:
-    """What is said of a lost rank, as a part of a sentence."""
+    """A lost rank and what it did, as a part of a sentence."""
     return "one is lost" if fault is None else f"`rank {fault.rank}` {fault.why}"
