@@ -114,7 +114,7 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/profiling/test_ranks.py::test_the_slow_rank_is_named[inside": "stays: around torchrun",
     "tests/profiling/test_ranks.py::test_where_the_exchange": "stays: the rules over recorded features",
     "tests/profiling/test_served.py::test_no_more_of_the_same": "stays: what a run gains; the words, in test_advice",
-    "tests/run/exchanging/test_exchanging.py::test_a_rank_of_another_version": "stays: train/exchanging/test_versions",
+    "tests/run/exchanging/test_exchanging.py::test_a_rank_of_another_version": "stays: train/program/test_versions",
     "tests/run/exchanging/test_exchanging.py::test_a_programs_own_hook": "stays: on ranks, in tests/train/test_ranks",
     "tests/run/exchanging/test_exchanging.py::test_what_a_framework": "stays: ranks that a program starts",
     "tests/run/exchanging/test_exchanging.py::test_modules_of_fsdp2": "stays: a program without replicas",

@@ -21,7 +21,8 @@ from stoker.backends.remote import messages as hosts
 from stoker.cache.cluster.messages import frames as nodes
 from stoker.core.errors import PeerLostError, WireError
 from stoker.feed.transport import messages as workers
-from stoker.train.ring import links, watch
+from stoker.train.ring import links
+from stoker.train.ring.watching import watch
 from stoker.train.state import messages as state
 from stoker.wire import greeting
 from stoker.wire.blocking import BlockingChannel

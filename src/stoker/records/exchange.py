@@ -157,7 +157,7 @@ class MeasuredExchange(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float
     """From gradients to gradients, median."""
     computed_s: float = 0.0
-    """Of it without waiting for sums: from the end of the last one to the last gradients; 0 where that is not known."""
+    """The step without the wait for sums: from the end of the last one to the last gradients; 0 where not known."""
     layers: list[MeasuredLayer]
     """In the order of the forward pass."""
     sums: list[tuple[float, float]]

@@ -21,8 +21,8 @@ from stoker.records.events import ModelAveraged
 from stoker.records.runlog import read_run
 from stoker.run.loaders.serving import Serving
 from stoker.train.averaging.averager import ModelAverager, serve, why_not
-from stoker.train.exchanging.versions import unlike_versions
 from stoker.train.program.replicas import ReplicaWatch
+from stoker.train.program.versions import unlike_versions
 
 DIFFER = "losses differ from those of DistributedDataParallel"
 

@@ -22,8 +22,8 @@ from stoker.run.exchanging.shards import ShardWatch
 from stoker.run.loaders.serving import Serving
 from stoker.train.exchanging.calling import serve
 from stoker.train.exchanging.replica import ExchangePlanner, ReplicaExchange
-from stoker.train.exchanging.versions import unlike_versions
 from stoker.train.program.replicas import ReplicaWatch
+from stoker.train.program.versions import unlike_versions
 from stoker.train.ring.synchronise import copied_by_chain
 from stoker.train.settings import ExchangeSettings, leaves_of
 from stoker.ui.exchange.run_text import write_exchange_run
@@ -56,7 +56,7 @@ class Exchanging:
         self._shards = ShardWatch(serving.look_at_place)
         self._is_alone = False
         self._is_declined = False
-        """Whether ranks of another version have been told of."""
+        """Whether a line has said that the ranks have different versions."""
 
     def start(self) -> None:
         """Serves the modules that are made from now on."""

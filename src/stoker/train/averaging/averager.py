@@ -23,7 +23,7 @@ from stoker.train.averaging.group_means import GroupMeans
 from stoker.train.averaging.looks import MeansSeen
 from stoker.train.averaging.policy import AveragingRules
 from stoker.train.averaging.replica import AveragedReplica
-from stoker.train.exchanging.versions import unlike_versions
+from stoker.train.program.versions import unlike_versions
 from stoker.train.splitting.parts import split_models
 
 _KEPT = 4096

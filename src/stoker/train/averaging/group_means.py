@@ -13,7 +13,7 @@ from torch import Tensor
 from stoker.core.errors import ExchangeError, StokerError
 from stoker.train.averaging.policy import Scope
 from stoker.train.averaging.replica import GatherFigures, RoundSteps
-from stoker.train.ring.lookouts import OwnLookout, words_of
+from stoker.train.program.lookouts import OwnLookout, words_of
 
 
 class GroupMeans:

@@ -18,7 +18,7 @@ from stoker.train.exchanging.layout import OF_WEIGHTS
 from stoker.train.exchanging.mixed_round import RingReducer
 from stoker.train.exchanging.replica import ExchangePlanner, ReplicaExchange
 from stoker.train.exchanging.splits.replica_splits import ReplicaSplits
-from stoker.train.exchanging.versions import unlike_versions
+from stoker.train.program.versions import unlike_versions
 
 METHODS = ("all_reduce", "late", "rows", "ring", "islands", "half", "power")
 """What a program may name."""

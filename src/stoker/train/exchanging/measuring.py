@@ -27,7 +27,7 @@ from stoker.train.exchanging.rows import filled_rows
 
 _SMALL_BYTES = (4_096, 65_536)
 _LARGE_BYTES = (1 << 20, 16 << 20)
-"""Of GPUs' own links: milliseconds."""
+"""The links of GPUs carry them in milliseconds."""
 _SMALL_TIMES = 3
 """With 8 ranks 0.4 MB are sent of each rank."""
 _PRODUCT_S = 0.03

@@ -25,8 +25,8 @@ from stoker.train.exchanging.layout import BucketLayout
 from stoker.train.exchanging.payload import Doubt, GatheredPayload, GatheredSegment, Header
 from stoker.train.exchanging.rows import add_rows, filled_rows
 from stoker.train.exchanging.standing import LayerStanding
-from stoker.train.ring.blame import RankFault
-from stoker.train.ring.lookouts import words_of
+from stoker.train.program.lookouts import words_of
+from stoker.train.ring.watching.blame import RankFault
 
 
 class RingReducer(Protocol):

@@ -33,7 +33,7 @@ from stoker.records.exchange import (
     MeasuredExchange,
     ProbedLinks,
 )
-from stoker.train.exchanging import measuring, sharing, weights
+from stoker.train.exchanging import measuring, weights
 from stoker.train.exchanging.compressed import HalvedSum, LowRankSum
 from stoker.train.exchanging.factors import factored_layers
 from stoker.train.exchanging.layout import GATHERED, OF_WEIGHTS, BucketLayout, PlacedWeight, laid_out
@@ -53,8 +53,9 @@ from stoker.train.exchanging.splits.plans import (
 )
 from stoker.train.exchanging.splits.replica_splits import ReplicaSplits
 from stoker.train.exchanging.standing import LayerStanding
-from stoker.train.ring.blame import RankFault
-from stoker.train.ring.lookouts import OwnLookout
+from stoker.train.program import sharing
+from stoker.train.program.lookouts import OwnLookout
+from stoker.train.ring.watching.blame import RankFault
 
 TIMED = 3
 """Rounds whose times count, after the first one: DDP orders its buckets again in that one."""

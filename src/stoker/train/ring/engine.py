@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 from stoker.core.errors import ExchangeError
 from stoker.core.forking import Owner, at_fork
-from stoker.train.ring.blame import RankFault
 from stoker.train.ring.links import LinkBrokenError, RingLink
 from stoker.train.ring.meeting import RingSockets
-from stoker.train.ring.watch import RankWatch
+from stoker.train.ring.watching.blame import RankFault
+from stoker.train.ring.watching.watch import RankWatch
 
 FLAT, WATCH = "flat", "watch"
 """Names of rings: for sums and chains over all ranks, and for the watch."""

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from stoker.core.forking import Owner, at_fork
 from stoker.train.ring.addresses import own_address
-from stoker.train.ring.blame import RankFault
 from stoker.train.ring.engine import WATCH
 from stoker.train.ring.meeting import Assembly, meet
-from stoker.train.ring.watch import RankWatch
+from stoker.train.ring.watching.blame import RankFault
+from stoker.train.ring.watching.watch import RankWatch
 
 
 class Lookout:

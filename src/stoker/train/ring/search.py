@@ -24,7 +24,7 @@ _ALL_PAIRS = 8
 _MOST_SHIFTS = 6
 _MOST_BYTES, _SEARCH_S = 320 << 10, 0.12
 _STREAM_BYTES = 72 << 10
-"""Of four ranks at a link several times what such a link lets through in a burst."""
+"""Four ranks at a link then send several times what such a link lets through in a burst."""
 _MUCH_FASTER = 8.0
 """Times the lowest tenth of the rates from which on they count as alike."""
 _LEAST_EXPLAINED, _LEAST_IF_ALIKE = 0.6, 0.45

@@ -15,7 +15,6 @@ import torch.distributed as distributed
 from stoker.core.errors import ExchangeError
 from stoker.train.ring import passes
 from stoker.train.ring.addresses import own_address
-from stoker.train.ring.blame import RankFault
 from stoker.train.ring.blocks import DEFAULT_BLOCK_BYTES, block_elements, chain_block_bytes, sum_block_bytes
 from stoker.train.ring.engine import FLAT, WATCH, ExchangeEngine, ExchangeJob
 from stoker.train.ring.islands import (
@@ -30,6 +29,7 @@ from stoker.train.ring.islands import (
 from stoker.train.ring.links import PassOpening, RingLink
 from stoker.train.ring.meeting import GATHERED_BYTES, Assembly, meet
 from stoker.train.ring.tensors import FlatBuffer, memory_of
+from stoker.train.ring.watching.blame import RankFault
 
 MIN_BLOCK_BYTES, MAX_BLOCK_BYTES = 1 << 10, 64 << 20
 

@@ -49,7 +49,7 @@ def free_port() -> int:
 
 def work(rank: int, port: int, kind: str, steps: int) -> None:
     if kind == "unlike" and rank == 1:
-        from stoker.train.exchanging import versions
+        from stoker.train.program import versions
 
         versions.VERSION = "0.0.1"
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from stoker.train.exchanging.measuring import SumClock, tells_ends
 from stoker.train.exchanging.mixed_round import future_of, wait_for
 from stoker.train.exchanging.plain.active_ranks import ActiveRanks
-from stoker.train.ring.blame import RankFault
+from stoker.train.ring.watching.blame import RankFault
 
 
 class PlainSums:

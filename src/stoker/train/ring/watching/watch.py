@@ -18,7 +18,7 @@ from collections.abc import Callable
 import msgspec
 
 from stoker.core.errors import WireError
-from stoker.train.ring.blame import NeighbourFacts, RankFault, beat_s, fault_of, lost_of
+from stoker.train.ring.watching.blame import NeighbourFacts, RankFault, beat_s, fault_of, lost_of
 from stoker.wire.framing import Framing
 from stoker.wire.polled import PolledChannel
 from stoker.wire.sockets import shut
@@ -43,7 +43,7 @@ class WatchKind(enum.IntEnum):
     BYE = 3
     """It closes its exchange."""
     WHO = 4
-    """A collective has failed: whoever has lost a rank is to say so."""
+    """A collective has failed: a rank that has lost a neighbour is to say so."""
 
 
 FRAMING = Framing(

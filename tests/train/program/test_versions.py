@@ -7,7 +7,7 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.support.ranks import on_ranks
 from stoker.core.errors import ExchangeError
 from stoker.train import exchange
-from stoker.train.exchanging import versions
+from stoker.train.program import versions
 
 pytestmark = pytest.mark.integration
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch.distributed as dist
 
 from stoker.core.errors import ExchangeError
-from stoker.train.ring.blame import RankFault
 from stoker.train.ring.groups import leave, lookout_of
+from stoker.train.ring.watching.blame import RankFault
 
 _holders: weakref.WeakKeyDictionary[dist.ProcessGroup, weakref.WeakSet[OwnLookout]] = weakref.WeakKeyDictionary()
 
@@ -58,5 +58,5 @@ class OwnLookout:
 
 
 def words_of(fault: RankFault | None) -> str:
-    """What is said of a lost rank, as a part of a sentence."""
+    """A lost rank and what it did, as a part of a sentence."""
     return "one is lost" if fault is None else f"`rank {fault.rank}` {fault.why}"

@@ -16,7 +16,7 @@ from torch import nn
 from stoker._version import __version__
 
 VERSION = __version__
-"""Of this rank."""
+"""This rank's."""
 _ROOM = 64
 """Bytes that a version takes at most, alike in all versions to come: longer ones are cut."""
 _known: weakref.WeakKeyDictionary[dist.ProcessGroup, str] = weakref.WeakKeyDictionary()

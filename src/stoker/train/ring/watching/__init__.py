@@ -1,0 +1,1 @@
+"""The watch over the ranks of an exchange, and whom it blames."""
