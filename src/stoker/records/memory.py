@@ -175,3 +175,5 @@ class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Variables of the functions that were running, by what they hold beyond parameters and their like."""
     command: str
     """To type next; empty for none."""
+    fit_command: str = ""
+    """Makes the program fit the same memory; empty for none."""

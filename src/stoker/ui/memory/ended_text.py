@@ -32,6 +32,8 @@ def write_end(end: OutOfMemory) -> list[str]:
             f"{unit.full(asked.idle_bytes)} are reserved and in no tensor: "
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True reserves less"
         )
+    if end.fit_command:
+        lines.append(f"to make it fit, with equal losses: {end.fit_command}")
     if end.command:
         lines.append(f"what holds a step's memory, by line, and what lowers it: {end.command}")
     return lines
