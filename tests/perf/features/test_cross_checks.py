@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from stoker.train.fitting.live_bytes import peak_of_step
 from stoker.perf import characterise
 from stoker.perf.features.records import StepFeatures
+from stoker.train.fitting.live_bytes import peak_of_step
 
 
 def momentum(parameters: Any) -> torch.optim.Optimizer:
