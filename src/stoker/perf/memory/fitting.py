@@ -248,7 +248,9 @@ class _Planner:
                 priced(_named(each), each)
         ways: tuple[Keeps, ...] = ("nothing", "products")
         for keeps in ways:
-            every = {unit.path: keeps for unit in self._units if keeps == "nothing" or unit.has_products}
+            every: dict[str, Keeps] = {
+                unit.path: keeps for unit in self._units if keeps == "nothing" or unit.has_products
+            }
             if every and every != best.keeps:
                 timeline, added_s = with_options(question.timeline, best.options)
                 name = f"every outermost module recomputed{', products kept' if keeps == 'products' else ''}"

@@ -93,7 +93,7 @@ class _States:
     seconds: NDArray[np.float64]
     nodes: NDArray[np.int64]
 
-    def where(self, allowed: NDArray[np.bool_]) -> _States:
+    def where(self, allowed: NDArray[np.bool_] | NDArray[np.intp]) -> _States:
         return _States(self.saved[allowed], self.seconds[allowed], self.nodes[allowed])
 
     def within(self, need: int, budget: int) -> _States:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.memory.timeline import live_bytes
-from stoker.perf.memory.tree_choice import StepPart, Repeat
+from stoker.perf.memory.tree_choice import Repeat, StepPart
 from stoker.perf.memory.units import ModuleUnit, UnitPass, first_end, seconds_of
 from stoker.records.fitting import Keeps
 
