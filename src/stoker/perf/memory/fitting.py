@@ -227,7 +227,7 @@ class _Planner:
         for keeps in kinds:
             paths = [path for path in self._by_path if found.keeps.get(path) == keeps]
             if paths:
-                chosen += [(self._by_path[path], keeps) for path in paths]
+                chosen.extend((self._by_path[path], keeps) for path in paths)
                 changed, seconds = repeated(start, chosen)
                 add(FitMeasure(kind="recompute", paths=tuple(paths), keeps=keeps), changed, seconds - spent)
                 spent = seconds
