@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.support.harness import Bar, Options, Report, run
-from stoker.perf.memory.tree_choice import Part, Repeat, choose_parts
+from stoker.perf.memory.tree_choice import Repeat, StepPart, choose_parts
 from stoker.records.fitting import Keeps
 
 BAR = Bar(
@@ -20,10 +20,10 @@ BAR = Bar(
 )
 
 
-def units(count: int, seed: int) -> tuple[Part, ...]:
+def units(count: int, seed: int) -> tuple[StepPart, ...]:
     """Uneven units, each with both ways to repeat it."""
     draw = np.random.default_rng(seed)
-    parts: list[Part] = []
+    parts: list[StepPart] = []
     alive = 0
     for place in range(count):
         kept, seconds = int(draw.integers(10**6, 10**8)), float(draw.uniform(0.5, 5.0))
@@ -31,17 +31,17 @@ def units(count: int, seed: int) -> tuple[Part, ...]:
         need = alive + int(draw.integers(10**6, 3 * 10**7))
         share = float(draw.uniform(0.05, 0.5))
         ways = Repeat("nothing", kept, seconds, need), Repeat("products", kept // 2, seconds * share, need)
-        parts.append(Part(f"u{place}", need, ways))
-    return (*parts, Part("", alive + 10**7))
+        parts.append(StepPart(f"u{place}", need, ways))
+    return (*parts, StepPart("", alive + 10**7))
 
 
-def seconds_of(parts: Sequence[Part], choice: dict[str, Keeps]) -> float:
+def seconds_of(parts: Sequence[StepPart], choice: dict[str, Keeps]) -> float:
     """Seconds of a choice."""
     ways = {(part.name, way.keeps): way.seconds for part in parts for way in part.repeats}
     return sum(ways[item] for item in choice.items())
 
 
-def best_of_all(parts: Sequence[Part], budget: int) -> float | None:
+def best_of_all(parts: Sequence[StepPart], budget: int) -> float | None:
     """Least seconds of all choices that fit; all of them at once, as rows of an array."""
     named = [part for part in parts if part.repeats]
     grid = np.array(list(itertools.product(range(3), repeat=len(named))), dtype=np.int8)

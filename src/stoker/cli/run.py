@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker.cli.command_line import CommandOption, check_program, split
 from stoker.cli.errors import refuse
-from stoker.core.errors import StokerError
+from stoker.core.errors import ConfigError, StokerError
 from stoker.run.launch import launch
 from stoker.run.settings import KEYS, RunSettings, resolve
 
@@ -32,6 +32,10 @@ def main(argv: list[str]) -> int:
         if settings.sizes.range is None:
             fit_plan, expandable = _planned(settings, program)
             launch(settings, program, fit_plan=fit_plan, expandable=expandable)
+        if settings.fitting.fit != "off":
+            raise ConfigError(
+                "`--fit` must be of a program of one process, got `--training-workers`; leave one of them out"
+            )
         # Imported here: other programs replace this process, and have no use for it.
         from stoker.run.elastic.launcher import run_ranks
 

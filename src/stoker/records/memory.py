@@ -215,6 +215,8 @@ class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Predicted with that command; None where nothing is."""
     step_frac: float | None = None
     """Time that it adds, as a share of a step's; None where nothing predicts it."""
+    fit_command: str = ""
+    """Makes the program fit the same memory; empty for none."""
 
 
 class KilledRun(msgspec.Struct, frozen=True, kw_only=True):

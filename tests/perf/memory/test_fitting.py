@@ -19,7 +19,7 @@ from stoker.perf.features.step import trace
 from stoker.perf.memory.fitting import FitQuestion, plan_fit, taken_of
 from stoker.perf.memory.options import Options, why_not_used_up, with_options
 from stoker.perf.memory.timeline import by_category, by_line, by_module, step_peak, with_seconds
-from stoker.perf.memory.units import Unit, nested_units, repeated
+from stoker.perf.memory.units import ModuleUnit, nested_units, repeated
 from stoker.records.fitting import FitPlan, Keeps, TracedModel
 from stoker.train.fitting.recomputing import recompute
 
@@ -59,7 +59,7 @@ PLAIN = traced(net())
 MODEL = TracedModel(model="Sequential", num_parameters=1, optimizers=("AdamW",))
 
 
-def everywhere(units: tuple[Unit, ...]) -> dict[str, Unit]:
+def everywhere(units: tuple[ModuleUnit, ...]) -> dict[str, ModuleUnit]:
     found = {unit.path: unit for unit in units}
     for unit in units:
         found |= everywhere(unit.children)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from stoker.perf.memory.tree_choice import Part, Repeat, choose_parts
+from stoker.perf.memory.tree_choice import Repeat, StepPart, choose_parts
 from stoker.records.fitting import Keeps
 
 REPEATS = st.lists(
@@ -22,21 +22,21 @@ REPEATS = st.lists(
     ),
     max_size=2, unique_by=lambda repeat: repeat.keeps,
 ).map(tuple)  # fmt: skip
-GAPS = st.builds(Part, name=st.just(""), need=st.integers(0, 120))
+GAPS = st.builds(StepPart, name=st.just(""), need=st.integers(0, 120))
 
 
 @st.composite
-def sequences(draw: st.DrawFn, depth: int = 2, most: int = 4) -> tuple[Part, ...]:
+def sequences(draw: st.DrawFn, depth: int = 2, most: int = 4) -> tuple[StepPart, ...]:
     """Parts with unique names, some with parts inside."""
     numbers = itertools.count()
 
-    def level(depth: int, most: int) -> tuple[Part, ...]:
-        found: list[Part] = []
+    def level(depth: int, most: int) -> tuple[StepPart, ...]:
+        found: list[StepPart] = []
         for _ in range(draw(st.integers(1, most))):
             if draw(st.booleans()):
                 found.append(draw(GAPS))
             inside = level(depth - 1, 2) if depth > 1 and draw(st.booleans()) else ()
-            found.append(Part(f"u{next(numbers)}", draw(st.integers(0, 120)), draw(REPEATS), inside))
+            found.append(StepPart(f"u{next(numbers)}", draw(st.integers(0, 120)), draw(REPEATS), inside))
         return tuple(found)
 
     return level(depth, most)
@@ -45,7 +45,7 @@ def sequences(draw: st.DrawFn, depth: int = 2, most: int = 4) -> tuple[Part, ...
 Choice = dict[str, Keeps]
 
 
-def choices(parts: Sequence[Part]) -> Iterator[Choice]:
+def choices(parts: Sequence[StepPart]) -> Iterator[Choice]:
     """Every choice, by trying."""
     if not parts:
         yield {}
@@ -58,7 +58,7 @@ def choices(parts: Sequence[Part]) -> Iterator[Choice]:
             yield {**each, **others}
 
 
-def cost(parts: Sequence[Part], choice: Choice, saved: int = 0) -> tuple[int, float, int]:
+def cost(parts: Sequence[StepPart], choice: Choice, saved: int = 0) -> tuple[int, float, int]:
     """Most bytes, seconds and saved bytes of a choice, straight from what a part says."""
     most, seconds = 0, 0.0
     for part in parts:
@@ -74,7 +74,7 @@ def cost(parts: Sequence[Part], choice: Choice, saved: int = 0) -> tuple[int, fl
 
 
 @given(parts=sequences(), budget=st.integers(0, 130))
-def test_it_is_the_quickest_of_all_that_fit(parts: tuple[Part, ...], budget: int) -> None:
+def test_it_is_the_quickest_of_all_that_fit(parts: tuple[StepPart, ...], budget: int) -> None:
     fitting = [cost(parts, each)[1] for each in choices(parts) if cost(parts, each)[0] <= budget]
     found = choose_parts(parts, budget)
     assert (found is None) == (not fitting)
@@ -85,17 +85,17 @@ def test_it_is_the_quickest_of_all_that_fit(parts: tuple[Part, ...], budget: int
 
 
 @given(parts=sequences(), budget=st.integers(0, 120), more=st.integers(0, 60))
-def test_more_budget_is_never_slower(parts: tuple[Part, ...], budget: int, more: int) -> None:
+def test_more_budget_is_never_slower(parts: tuple[StepPart, ...], budget: int, more: int) -> None:
     first, second = choose_parts(parts, budget), choose_parts(parts, budget + more)
     if first is not None:
         assert second is not None
         assert cost(parts, second)[1] <= cost(parts, first)[1]
 
 
-def line(count: int, seed: int) -> tuple[Part, ...]:
+def line(count: int, seed: int) -> tuple[StepPart, ...]:
     """Uneven units with both ways, as models have them."""
     draw = np.random.default_rng(seed)
-    parts: list[Part] = []
+    parts: list[StepPart] = []
     alive = 0
     for place in range(count):
         kept = int(draw.integers(10**6, 10**8))
@@ -106,11 +106,11 @@ def line(count: int, seed: int) -> tuple[Part, ...]:
             Repeat("nothing", kept, seconds, alive + transient),
             Repeat("products", kept // 2, seconds * float(draw.uniform(0.05, 0.5)), alive + transient),
         )
-        parts.append(Part(f"u{place}", alive + transient, ways))
-    return (*parts, Part("", alive + 10**7))
+        parts.append(StepPart(f"u{place}", alive + transient, ways))
+    return (*parts, StepPart("", alive + 10**7))
 
 
-def by_programme(parts: Sequence[Part], budget: int) -> float | None:
+def by_programme(parts: Sequence[StepPart], budget: int) -> float | None:
     """Least seconds by mixed integer programming: one of three ways for each unit."""
     units = [part for part in parts if part.repeats]
     size = 2 * len(units)

@@ -134,9 +134,17 @@ def _question(
 
 
 def _next(found: MemoryReport, arguments: argparse.Namespace, theirs: list[str]) -> str:
-    """The program with expandable segments, if that is all it needs."""
-    helps = any(each.fits and each.name == "expandable segments" for each in found.remedies)
-    if found.fits is not False or not helps or ":" in arguments.program:
+    """The program with expandable segments, if that is all it needs; else the run that makes it fit."""
+    if found.fits is not False or ":" in arguments.program:
         return ""
     words = ["-m", arguments.module] if arguments.module else [arguments.program]
-    return f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python {shlex.join([*words, *theirs])}"
+    if any(each.fits and each.name == "expandable segments" for each in found.remedies):
+        return f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python {shlex.join([*words, *theirs])}"
+    if found.ranks > 1 or found.available_bytes is None:
+        return ""
+    size = f"{found.available_bytes / 1e9:.1f}GB"
+    helping = [each for each in found.remedies if each.fits and each.losses == "equal"]
+    best = min(helping, key=lambda each: each.step_frac or 0.0, default=None)
+    cost = "" if best is None or best.step_frac is None else f", step {100 * best.step_frac:+.0f} %"
+    peak = "" if best is None else f"   # {best.peak_bytes / 1e9:.1f} GB{cost} with {best.name} alone"
+    return shlex.join(["stoker", "run", "--fit", "auto", "--device-memory", size, *words, *theirs]) + peak

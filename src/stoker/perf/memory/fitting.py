@@ -19,9 +19,9 @@ from stoker.perf.memory.needs import CONTEXT_BYTES
 from stoker.perf.memory.options import Options, has_foreach, why_not_used_up, with_options
 from stoker.perf.memory.reserve import replay
 from stoker.perf.memory.timeline import peak_before, step_peak
-from stoker.perf.memory.tree_choice import Part, choose_parts
+from stoker.perf.memory.tree_choice import StepPart, choose_parts
 from stoker.perf.memory.unit_costs import parts_of
-from stoker.perf.memory.units import Unit, nested_units, repeated
+from stoker.perf.memory.units import ModuleUnit, nested_units, repeated
 from stoker.records.fitting import FitMeasure, FitPlan, Keeps, RejectedFit, TracedModel
 
 INTERVAL_FRAC = 0.005
@@ -120,7 +120,7 @@ class _Planner:
         self._expandable = not question.emulated and "expandable" not in question.barred
         kept = {**question.model.kept_as_is, **question.without}
         barred = question.model.compiled or "recompute" in question.barred
-        self._units: tuple[Unit, ...] = () if barred else nested_units(question.timeline, kept.keys())
+        self._units: tuple[ModuleUnit, ...] = () if barred else nested_units(question.timeline, kept.keys())
         self._by_path = {unit.path: unit for unit in _all(self._units)}
 
     def taken(self, timeline: MemoryTimeline, *, expandable: bool) -> int:
@@ -164,7 +164,7 @@ class _Planner:
         return [self._tried(timeline, options, keeps, added_s)]
 
     def _fitting(
-        self, timeline: MemoryTimeline, parts: Sequence[Part], options: Options, added_s: float, budget: int
+        self, timeline: MemoryTimeline, parts: Sequence[StepPart], options: Options, added_s: float, budget: int
     ) -> _Choice | None:
         room = budget - self._beside(timeline)
         for _ in range(_TRIES):
@@ -183,7 +183,7 @@ class _Planner:
             return 0
         return self.taken(timeline, expandable=True) - step_peak(timeline).bytes
 
-    def _least(self, parts: Sequence[Part], high: int) -> dict[str, Keeps]:
+    def _least(self, parts: Sequence[StepPart], high: int) -> dict[str, Keeps]:
         """The choice with about the least peak, by halving."""
         low, found = 0, dict[str, Keeps]()
         step = max(1, int(_PRECISION * high))
@@ -221,13 +221,13 @@ class _Planner:
             add(FitMeasure(kind="one_by_one"), *with_options(timeline, Options(one_by_one=True)))
         if found.options.used_up:
             add(FitMeasure(kind="used_up"), *with_options(timeline, Options(used_up=True)))
-        chosen: list[tuple[Unit, Keeps]] = []
+        chosen: list[tuple[ModuleUnit, Keeps]] = []
         start, spent = timeline, 0.0
         kinds: tuple[Keeps, ...] = ("products", "nothing")
         for keeps in kinds:
             paths = [path for path in self._by_path if found.keeps.get(path) == keeps]
             if paths:
-                chosen += [(self._by_path[path], keeps) for path in paths]
+                chosen.extend((self._by_path[path], keeps) for path in paths)
                 changed, seconds = repeated(start, chosen)
                 add(FitMeasure(kind="recompute", paths=tuple(paths), keeps=keeps), changed, seconds - spent)
                 spent = seconds
@@ -248,7 +248,9 @@ class _Planner:
                 priced(_named(each), each)
         ways: tuple[Keeps, ...] = ("nothing", "products")
         for keeps in ways:
-            every = {unit.path: keeps for unit in self._units if keeps == "nothing" or unit.has_products}
+            every: dict[str, Keeps] = {
+                unit.path: keeps for unit in self._units if keeps == "nothing" or unit.has_products
+            }
             if every and every != best.keeps:
                 timeline, added_s = with_options(question.timeline, best.options)
                 name = f"every outermost module recomputed{', products kept' if keeps == 'products' else ''}"
@@ -288,5 +290,5 @@ def _weight(choice: _Choice) -> tuple[int, int]:
     return options.one_by_one + options.used_up, len(choice.keeps)
 
 
-def _all(units: Sequence[Unit]) -> list[Unit]:
+def _all(units: Sequence[ModuleUnit]) -> list[ModuleUnit]:
     return [each for unit in units for each in (unit, *_all(unit.children))]

@@ -39,7 +39,7 @@ class Repeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StepPart:
     """A unit, or what runs between units.
 
     Attributes:
@@ -52,7 +52,7 @@ class Part:
     name: str
     need: int
     repeats: tuple[Repeat, ...] = ()
-    inside: tuple[Part, ...] = ()
+    inside: tuple[StepPart, ...] = ()
 
 
 @dataclass(slots=True)
@@ -93,14 +93,14 @@ class _States:
     seconds: NDArray[np.float64]
     nodes: NDArray[np.int64]
 
-    def where(self, allowed: NDArray[np.bool_]) -> _States:
+    def where(self, allowed: NDArray[np.bool_] | NDArray[np.intp]) -> _States:
         return _States(self.saved[allowed], self.seconds[allowed], self.nodes[allowed])
 
     def within(self, need: int, budget: int) -> _States:
         return self.where(need - self.saved <= budget)
 
 
-def choose_parts(parts: Sequence[Part], budget: int) -> dict[str, Keeps] | None:
+def choose_parts(parts: Sequence[StepPart], budget: int) -> dict[str, Keeps] | None:
     """What each repeated unit keeps, in the least time that the budget allows; None if no choice fits.
 
     Args:
@@ -117,7 +117,7 @@ def choose_parts(parts: Sequence[Part], budget: int) -> dict[str, Keeps] | None:
     return history.of(int(found.nodes[best]))
 
 
-def _through(parts: Sequence[Part], states: _States, budget: int, history: _History) -> _States:
+def _through(parts: Sequence[StepPart], states: _States, budget: int, history: _History) -> _States:
     for part in parts:
         if not part.repeats and not part.inside:
             states = states.within(part.need, budget)

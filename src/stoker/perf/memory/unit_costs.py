@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.memory.timeline import live_bytes
-from stoker.perf.memory.tree_choice import Part, Repeat
-from stoker.perf.memory.units import Unit, UnitPass, first_end, seconds_of
+from stoker.perf.memory.tree_choice import Repeat, StepPart
+from stoker.perf.memory.units import ModuleUnit, UnitPass, first_end, seconds_of
 from stoker.records.fitting import Keeps
 
 _LEAST_SAVED = 0.0005
@@ -21,7 +21,7 @@ REPEAT_S = 5e-5
 Span = tuple[int, int]
 
 
-def parts_of(timeline: MemoryTimeline, units: Sequence[Unit], *, products: bool = True) -> tuple[Part, ...]:
+def parts_of(timeline: MemoryTimeline, units: Sequence[ModuleUnit], *, products: bool = True) -> tuple[StepPart, ...]:
     """The order of a step: its units and what runs between them; what is alive outside of them is a part as well.
 
     Args:
@@ -32,13 +32,13 @@ def parts_of(timeline: MemoryTimeline, units: Sequence[Unit], *, products: bool 
     costs = _Costs(timeline, products)
     whole = (max(0, timeline.begin - 1), timeline.end)
     if not units:
-        return (Part("", costs.most([whole])),)
+        return (StepPart("", costs.most([whole])),)
     passes = [unit.passes for unit in units]
     count = len(passes[0])
     # Before the first unit of each pass nothing is saved, and neither is after its backward pass.
     bounds = [whole[0], *(passes[0][at].backward[1] for at in range(count))]
     outside = [(bounds[at], passes[0][at].forward[0]) for at in range(count)] + [(bounds[-1], whole[1])]
-    return (Part("", costs.most(outside)), *costs.sequence(units), costs.after(units[-1]))
+    return (StepPart("", costs.most(outside)), *costs.sequence(units), costs.after(units[-1]))
 
 
 class _Costs:
@@ -54,33 +54,33 @@ class _Costs:
             (int(self._live[max(0, start - 1) : stop].max()) for start, stop in spans if stop >= start), default=0
         )
 
-    def sequence(self, units: Sequence[Unit]) -> list[Part]:
+    def sequence(self, units: Sequence[ModuleUnit]) -> list[StepPart]:
         """Units of one level, and what runs between them in either pass."""
-        found: list[Part] = []
+        found: list[StepPart] = []
         for place, unit in enumerate(units):
             if place:
                 found.append(self._between(units[place - 1], unit))
             found.append(self._unit(unit))
         return found
 
-    def _between(self, before: Unit, unit: Unit) -> Part:
+    def _between(self, before: ModuleUnit, unit: ModuleUnit) -> StepPart:
         spans: list[Span] = []
         for first, second in zip(before.passes, unit.passes, strict=True):
             spans += [(first.forward[1], second.forward[0]), (second.backward[1], first.backward[0])]
-        return Part("", self.most(spans))
+        return StepPart("", self.most(spans))
 
-    def after(self, last: Unit) -> Part:
+    def after(self, last: ModuleUnit) -> StepPart:
         """What runs between the passes of the last unit."""
-        return Part("", self.most([(each.forward[1], each.backward[0]) for each in last.passes]))
+        return StepPart("", self.most([(each.forward[1], each.backward[0]) for each in last.passes]))
 
-    def _unit(self, unit: Unit) -> Part:
+    def _unit(self, unit: ModuleUnit) -> StepPart:
         spans = [span for each in unit.passes for span in (each.forward, each.backward)]
         need = self.most(spans)
         ways: tuple[Keeps, ...] = ("nothing", "products") if self._products and unit.has_products else ("nothing",)
         repeats = tuple(way for keeps in ways if (way := self._repeat(unit, keeps, need)) is not None)
-        return Part(unit.path, need, repeats, self._inside(unit))
+        return StepPart(unit.path, need, repeats, self._inside(unit))
 
-    def _inside(self, unit: Unit) -> tuple[Part, ...]:
+    def _inside(self, unit: ModuleUnit) -> tuple[StepPart, ...]:
         if not unit.children:
             return ()
         first, last = unit.children[0], unit.children[-1]
@@ -91,9 +91,9 @@ class _Costs:
         end = [span for own, _, one in pairs for span in (
             (one.forward[1], own.forward[1]), (own.backward[0], one.backward[0])
         )]  # fmt: skip
-        return (Part("", self.most(begin)), *self.sequence(unit.children), Part("", self.most(end)))
+        return (StepPart("", self.most(begin)), *self.sequence(unit.children), StepPart("", self.most(end)))
 
-    def _repeat(self, unit: Unit, keeps: Keeps, need: int) -> Repeat | None:
+    def _repeat(self, unit: ModuleUnit, keeps: Keeps, need: int) -> Repeat | None:
         saves = min(self._saves(each, keeps) for each in unit.passes)
         if saves < self._least:
             return None

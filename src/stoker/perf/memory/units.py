@@ -44,7 +44,7 @@ class UnitPass:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class ModuleUnit:
     """A module and the units inside it.
 
     Attributes:
@@ -59,7 +59,7 @@ class Unit:
     passes: tuple[UnitPass, ...]
     seconds: float
     product_seconds: float
-    children: tuple[Unit, ...] = ()
+    children: tuple[ModuleUnit, ...] = ()
 
     @property
     def has_products(self) -> bool:
@@ -76,7 +76,7 @@ class _Node:
     children: dict[str, _Node] = field(default_factory=dict[str, "_Node"])
 
 
-def nested_units(timeline: MemoryTimeline, kept_as_is: Collection[str] = ()) -> tuple[Unit, ...]:
+def nested_units(timeline: MemoryTimeline, kept_as_is: Collection[str] = ()) -> tuple[ModuleUnit, ...]:
     """The outermost units, in the order of their forward passes, others inside of them.
 
     Args:
@@ -108,8 +108,8 @@ class _Reading:
             for place in buffer.uses:
                 self._readers.setdefault(place, []).append(number)
 
-    def units(self, node: _Node) -> tuple[Unit, ...]:
-        found: list[Unit] = []
+    def units(self, node: _Node) -> tuple[ModuleUnit, ...]:
+        found: list[ModuleUnit] = []
         for child in node.children.values():
             inside = self.units(child)
             passes = self._passes(child) if child.path not in self._kept else ()
@@ -121,13 +121,13 @@ class _Reading:
                 found.append(self._unit(child.path, passes, inside))
         return tuple(sorted(found, key=lambda unit: unit.passes[0].forward))
 
-    def _unit(self, path: str, passes: tuple[UnitPass, ...], inside: tuple[Unit, ...]) -> Unit:
+    def _unit(self, path: str, passes: tuple[UnitPass, ...], inside: tuple[ModuleUnit, ...]) -> ModuleUnit:
         calls = self._timeline.calls
         repeated = [
             calls[place] for each in passes for place in range(*each.calls) if calls[place].at < each.stop
         ]  # fmt: skip
         products = sum(call.seconds for call in repeated if call.kind in MATRIX_KINDS)
-        return Unit(path, passes, sum(call.seconds for call in repeated), products, inside)
+        return ModuleUnit(path, passes, sum(call.seconds for call in repeated), products, inside)
 
     def _passes(self, node: _Node) -> tuple[UnitPass, ...]:
         """The passes of a module; none if they do not alternate, or keep nothing."""
@@ -187,13 +187,13 @@ def _runs(places: Sequence[int]) -> Iterable[tuple[int, int]]:
             start = at
 
 
-def _aligned(units: tuple[Unit, ...]) -> tuple[Unit, ...]:
+def _aligned(units: tuple[ModuleUnit, ...]) -> tuple[ModuleUnit, ...]:
     """Units whose passes run as often as those of most others, each backward pass in the reverse order."""
     if not units:
         return ()
     counts = [len(each.passes) for each in units]
     usual = max(set(counts), key=lambda count: (counts.count(count), count))
-    found: list[Unit] = []
+    found: list[ModuleUnit] = []
     for unit in units:
         if len(unit.passes) != usual:
             continue
@@ -203,12 +203,14 @@ def _aligned(units: tuple[Unit, ...]) -> tuple[Unit, ...]:
         ):
             continue
         found.append(
-            Unit(unit.path, unit.passes, unit.seconds, unit.product_seconds, _within(unit, _aligned(unit.children)))
+            ModuleUnit(
+                unit.path, unit.passes, unit.seconds, unit.product_seconds, _within(unit, _aligned(unit.children))
+            )
         )
     return tuple(found)
 
 
-def _within(unit: Unit, children: tuple[Unit, ...]) -> tuple[Unit, ...]:
+def _within(unit: ModuleUnit, children: tuple[ModuleUnit, ...]) -> tuple[ModuleUnit, ...]:
     """Those that run once in each pass of the unit."""
     return tuple(
         child for child in children
@@ -220,7 +222,7 @@ def _within(unit: Unit, children: tuple[Unit, ...]) -> tuple[Unit, ...]:
     )  # fmt: skip
 
 
-def repeated(timeline: MemoryTimeline, chosen: Collection[tuple[Unit, Keeps]]) -> tuple[MemoryTimeline, float]:
+def repeated(timeline: MemoryTimeline, chosen: Collection[tuple[ModuleUnit, Keeps]]) -> tuple[MemoryTimeline, float]:
     """The timeline where some units repeat their forward passes, and the added seconds.
 
     The events of a forward pass are inserted before its backward pass. What it made ends when nothing else needs it,
@@ -276,7 +278,7 @@ def repeated(timeline: MemoryTimeline, chosen: Collection[tuple[Unit, Keeps]]) -
     return changed, sum(seconds_of(unit, keeps) for unit, keeps in chosen)
 
 
-def seconds_of(unit: Unit, keeps: Keeps) -> float:
+def seconds_of(unit: ModuleUnit, keeps: Keeps) -> float:
     """What a unit's repetition adds to a step."""
     return unit.seconds - (unit.product_seconds if keeps == "products" else 0.0)
 

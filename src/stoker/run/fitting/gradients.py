@@ -42,8 +42,9 @@ def _own_files() -> list[Path]:
     found: dict[Path, None] = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        is_other = name.partition(".")[0] in ("torch", "stoker") or not isinstance(file, str)
-        if not is_other and file.endswith(".py") and Path(file).is_file() and not is_library(file):
+        if not isinstance(file, str) or name.partition(".")[0] in ("torch", "stoker"):
+            continue
+        if file.endswith(".py") and Path(file).is_file() and not is_library(file):
             found[Path(file)] = None
     return list(found)
 

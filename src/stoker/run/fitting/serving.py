@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+import torch
 from torch import nn
 
 from stoker.perf.features.tracing.distributed import paths
+from stoker.perf.memory.needs import CONTEXT_BYTES
 from stoker.records.events import Notice
 from stoker.records.fitting import FitPlan, FitRun, FitRuns
 from stoker.records.fitting_file import write_fits
+from stoker.run.fitting.devices import EMULATED
 from stoker.run.loaders.serving import Serving
 from stoker.train.fitting.applying import AppliedPlan
 from stoker.train.fitting.counting import StepCount
@@ -20,6 +23,13 @@ from stoker.ui.fitting.words import write_outcome
 
 _COUNTED = 3
 """Steps that are counted: the first makes the optimizer's states, later ones are alike."""
+
+
+def _reserved() -> int:
+    """Most bytes that CUDA's allocator held since it was asked last, and the context that a prediction assumes."""
+    most = torch.cuda.max_memory_reserved()
+    torch.cuda.reset_peak_memory_stats()
+    return most + int(CONTEXT_BYTES)
 
 
 class Fitting:
@@ -37,7 +47,8 @@ class Fitting:
         self._mode: Literal["report", "auto"] = mode
         self._serving, self._folder = serving, folder
         self._applied = AppliedPlan(self._plan, paths, self._begun)
-        self._count = StepCount(_COUNTED, serving.clock.is_inside, self._counted)
+        reserved = None if self._plan.device == EMULATED else _reserved
+        self._count = StepCount(_COUNTED, serving.clock.is_inside, self._counted, reserved)
 
     def start(self) -> None:
         """Waits for the model from now on."""

@@ -34,7 +34,7 @@ def explain(error: BaseException, asked: AskedMemory, program: Sequence[str]) ->
         categories, variables = count_alive(TensorCount(asked.device, asked.index), error.__traceback__)
         found = OutOfMemory(
             asked=asked, line=lines[-1] if lines else "", categories=categories, variables=variables,
-            command=next_command(program, asked),
+            command=next_command(program, asked), fit_command=fit_command(program, asked),
         )  # fmt: skip
         for line in write_end(found):
             say(line)
@@ -54,6 +54,14 @@ def _room() -> Generator[None]:
         for kind, limit in zip(kinds, limits, strict=True):
             with suppress(OSError, ValueError):
                 resource.setrlimit(kind, limit)
+
+
+def fit_command(program: Sequence[str], asked: AskedMemory) -> str:
+    """The command that makes the program fit the device; empty for code that is no file or module."""
+    if not program or (program[0].startswith("-") and program[0] != "-m"):
+        return ""
+    size = f"{asked.capacity_bytes / 1e6:.0f}MB" if asked.capacity_bytes else "SIZE"
+    return shlex.join(["stoker", "run", "--fit", "auto", "--device-memory", size, *program])
 
 
 def next_command(program: Sequence[str], asked: AskedMemory | None = None) -> str:

@@ -26,7 +26,10 @@ Paths = Callable[[nn.Module], Iterable[tuple[str, nn.Module]]]
 class ModelPlanner(Protocol):
     """Traces a model on its first inputs and chooses."""
 
-    paths: Paths
+    @property
+    def paths(self) -> Paths:
+        """Modules of a model by the paths of its plans."""
+        ...
 
     def __call__(
         self, model: nn.Module, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -37,18 +37,18 @@ class OneByOne:
         self._optimizer = optimizer
         self._before: list[tuple[dict[str, Any], Any]] = []
         self._handles = [
-            optimizer.register_step_pre_hook(lambda *_: self._set()),
-            optimizer.register_step_post_hook(lambda *_: self._restore()),
+            optimizer.register_step_pre_hook(self._set),
+            optimizer.register_step_post_hook(self._restore),
         ]
 
-    def _set(self) -> None:
+    def _set(self, *_: Any) -> None:
         self._restore()  # what a step that raised has left
         for group in self._optimizer.param_groups:
             if "foreach" in group and not group.get("fused"):
                 self._before.append((group, group["foreach"]))
                 group["foreach"] = False
 
-    def _restore(self) -> None:
+    def _restore(self, *_: Any) -> None:
         for group, value in self._before:
             group["foreach"] = value
         self._before.clear()
@@ -83,9 +83,9 @@ class UsedUp:
                     self._groups[id(parameter)] = group
                     self._handles.append(parameter.register_post_accumulate_grad_hook(self._use))
         self._is_ordered = False
-        self._handles.append(optimizer.register_step_post_hook(lambda *_: self._order()))
+        self._handles.append(optimizer.register_step_post_hook(self._order))
         self._is_ordered = False
-        self._handles.append(optimizer.register_step_post_hook(lambda *_: self._order()))
+        self._handles.append(optimizer.register_step_post_hook(self._order))
 
     def _use(self, parameter: Tensor) -> None:
         optimizer: Any = self._optimizer
@@ -98,7 +98,7 @@ class UsedUp:
             optimizer.param_groups = groups
         parameter.grad = None
 
-    def _order(self) -> None:
+    def _order(self, *_: Any) -> None:
         """Puts the states that the first backward pass made into the order of a step's: files are written in it."""
         if self._is_ordered:  # the hook stays: torch is going through its hooks now
             return

@@ -52,7 +52,7 @@ class ModelWatch:
     def _calling(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if torch.is_grad_enabled() and module not in self._seen:
+            if torch.is_grad_enabled():
                 self._look(module)
             return original(module, *args, **kwargs)
 
@@ -60,6 +60,8 @@ class ModelWatch:
 
     def _look(self, module: nn.Module) -> None:
         try:
+            if module in self._seen:
+                return
             root = outermost(module)
             self._seen.update(root.modules())
             if self._found(root):

@@ -33,6 +33,8 @@ def write_end(end: OutOfMemory) -> list[str]:
             f"{unit.full(asked.idle_bytes)} are reserved and in no tensor: "
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True reserves less"
         )
+    if end.fit_command:
+        lines.append(f"to make it fit, with equal losses: {end.fit_command}")
     if end.command:
         lines.append(write_next(end.command, end.peak_bytes, end.step_frac))
     return lines

@@ -1,0 +1,58 @@
+"""A plan that makes a program fit, in words: what is done, what it comes to, and when a count is too much."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from stoker.records.fitting import CountedPeak, FitMeasure, FitPlan, FitRun, FitRuns, RejectedFit
+from stoker.ui.fitting.html import draw_fits
+from stoker.ui.fitting.text import render_fits, write_fit_lines
+from stoker.ui.fitting.words import write_outcome, write_plan
+
+MB = 10**6
+PLAN = FitPlan(
+    name="train.py", budget_bytes=200 * MB, device="emulated device", plain_bytes=300 * MB, plain_step_s=1.0,
+    peak_bytes=190 * MB, step_s=1.12, certified=True,
+    measures=(
+        FitMeasure(kind="used_up", saves_bytes=40 * MB, added_s=0.0),
+        FitMeasure(kind="recompute", paths=("0", "1"), keeps="products", saves_bytes=50 * MB, added_s=0.02),
+        FitMeasure(kind="recompute", paths=("2",), saves_bytes=20 * MB, added_s=0.1),
+    ),
+    rejected=(RejectedFit(name="recomputation of `<3>`", peak_bytes=None, step_s=None, reason="it counts its calls"),),
+)  # fmt: skip
+RUN = FitRun(plan=PLAN, mode="auto", applied=("used_up", "recompute"), counted=(CountedPeak(1, 189 * MB),))
+
+
+def test_a_plan_is_one_line() -> None:
+    assert write_plan(PLAN) == (
+        "300.0 MB do not fit 200.0 MB: gradients used up in the backward pass, 2 modules recomputed, their products "
+        "kept, 1 module recomputed, then 190.0 MB, step +12 %, losses equal"
+    )
+    assert "nothing is changed" in write_plan(replace(PLAN, plain_bytes=100 * MB, measures=()))
+    miss = write_plan(replace(PLAN, peak_bytes=210 * MB, lacks_bytes=10 * MB))
+    assert "the nearest miss has 210.0 MB" in miss
+    assert miss.endswith("and lacks 10.0 MB")
+    chunks = FitMeasure(kind="chunks", number=4, promise="within 1e-6")
+    assert write_plan(replace(PLAN, measures=(chunks,))).endswith("losses within 1e-6")
+
+
+def test_a_count_above_the_prediction_names_the_measures() -> None:
+    assert write_outcome(RUN) == "counted 189.0 MB in the first steps, predicted 190.0"
+    assert write_outcome(replace(RUN, counted=())) == ""
+    over = write_outcome(replace(RUN, counted=(CountedPeak(1, 203 * MB),)))
+    assert "7 % more than predicted with gradients used up in the backward pass, recomputation" in over
+    assert "over the budget of 200.0 MB" in over
+    assert "more than predicted" not in write_outcome(replace(RUN, counted=(CountedPeak(1, 199 * MB),)))
+
+
+def test_a_report_has_all_of_it_as_text_and_page() -> None:
+    runs = FitRuns(runs=(RUN,))
+    text, page = render_fits(runs), draw_fits(runs)
+    for shown in (text, page):
+        assert "carried out" in shown
+        assert "it counts its calls" in shown
+        assert "99.5 %" in shown
+    assert "&lt;3&gt;" in page
+    assert render_fits(FitRuns()) == draw_fits(FitRuns()) == ""
+    assert [line[:20] for line in write_fit_lines(runs)] == ["fit: 300.0 MB do not", "fit: counted 189.0 M"]
+    assert "reported, not carried out" in render_fits(FitRuns(runs=(replace(RUN, mode="report"),)))
