@@ -69,6 +69,8 @@ BARS = (
     "comm_programs",
     "memory_cuda",
     "memory_arena",
+    "memory_exact",
+    "memory_speed",
     "sim_64gpu",
     "sim_bound",
     "sim_speed",

@@ -8,6 +8,7 @@ that follow from it (lengths, masks, counts) are known.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,6 +42,18 @@ from stoker.perf.features.tracing.places import Hints, in_constructor, place
 
 _CPU = torch.device("cpu")
 _DEVICE = torch.ops.prim.device.default
+_ATEN = torch.ops.aten
+_INTO_ZEROS: dict[Any, Any] = {
+    _ATEN.scatter_add.default: _ATEN.scatter_add_.default,
+    _ATEN.scatter.src: _ATEN.scatter_.src,
+    _ATEN.scatter.value: _ATEN.scatter_.value,
+    _ATEN.index_add.default: _ATEN.index_add_.default,
+    _ATEN.index_put.default: _ATEN.index_put_.default,
+    _ATEN.put.default: _ATEN.put_.default,
+}
+"""Calls that the backward formulas of torch make on fresh zeros: in place, but out of place for subclasses such as fake
+tensors (``areAnyTensorSubclassLike`` in torch/csrc/autograd/FunctionsManual.cpp), which then take a second copy."""
+_ZEROS = (_ATEN.new_zeros.default, _ATEN.zeros.default, _ATEN.zeros_like.default)
 _INDEXED = {"index", "_unsafe_index", "index_put", "_index_put_impl", "_unsafe_index_put"}
 
 Access = tuple[int, tuple[Any, ...], float]
@@ -88,6 +101,8 @@ class DispatchRecorder(TorchDispatchMode):
         """Module in whose forward a node of the autograd graph was made, by the node's sequence number."""
         self._formulas: dict[Any, tuple[str, Formula]] = {}
         self._shortcuts: dict[Any, Shortcut] = {}
+        self._zeros: weakref.ref[Tensor] | None = None
+        """What the backward pass filled with zeros last."""
 
     @property
     def phase(self) -> Phase:
@@ -108,6 +123,8 @@ class DispatchRecorder(TorchDispatchMode):
         if func is _DEVICE:
             return _CPU
         kwargs = kwargs or {}
+        if func in _INTO_ZEROS and self._zeros is not None and args[0] is self._zeros():
+            func = _INTO_ZEROS[func]
         ins = tensors_of(args)
         if kwargs:
             ins += tensors_of(tuple(kwargs.values()))
@@ -116,6 +133,8 @@ class DispatchRecorder(TorchDispatchMode):
             with self.fake:
                 return func(*args, **kwargs)
         out = self._on_shapes(func, types, args, kwargs) if fake else func(*args, **kwargs)
+        if func in _ZEROS and running_node() is not None:
+            self._zeros = weakref.ref(out)
         if self.recording:
             name, formula = self._formulas.get(func) or self._formula(func)
             outs = tensors_of(out if isinstance(out, (tuple, list)) else (out,))
