@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import dataloader
+from torch.utils.data import TensorDataset, dataloader
 
 from benchmarks.support.live_bytes import LiveBytes
 
@@ -127,6 +127,8 @@ class _Followed:
 
         torch.autograd._engine_run_backward = backward
         torch.autograd.graph._engine_run_backward = backward
+        for kind in (TensorDataset, dataloader.DataLoader):
+            self._host_made_by(kind)
         load = dataloader._BaseDataLoaderIter.__next__
 
         def loaded(iterator: Any) -> Any:
@@ -142,6 +144,17 @@ class _Followed:
             return batch
 
         dataloader._BaseDataLoaderIter.__next__ = loaded
+
+    def _host_made_by(self, kind: Any) -> None:
+        """Leaves out the tensors of data sets from their making on."""
+        init = kind.__init__
+
+        def made(this: Any, *args: Any, **kwargs: Any) -> None:
+            init(this, *args, **kwargs)
+            of = this if isinstance(this, TensorDataset) else this.dataset
+            self.counter.host(tree_leaves(list(vars(of).values())))
+
+        kind.__init__ = made
 
     def _role(self, tensors: Any, role: str) -> None:
         for tensor in tensors:
