@@ -21,6 +21,8 @@ model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 4000))
 optimizer = torch.optim.AdamW(model.parameters())
 data = TensorDataset(torch.randn(2048, 64), torch.randint(4000, (2048,)))
 train, test = DataLoader(data, 64, shuffle=True), DataLoader(data, 512)
+with torch.no_grad():
+    model(data.tensors[0][:32])  # a look before the first step, as trainers take
 for epoch in range(3):
     for x, y in train:
         loss = nn.functional.cross_entropy(model(x), y)
@@ -48,7 +50,7 @@ def test_the_first_evaluation_is_traced_and_nothing_is_written(tmp_path: Path, m
     assert (found.timeline.batch_size, evaluation.batch_size) == (64, 512)
     peak = step_peak(evaluation)
     assert peak.last is not None
-    assert peak.last.line == "train.py:18"
+    assert peak.last.line == "train.py:20"
     sums = by_category(evaluation, peak)
     weights = 4 * (64 * 512 + 512 + 512 * 4000 + 4000)
     assert (sums["parameters"], sums["gradients"], sums["optimizer"]) == (weights, weights, 2 * weights)
