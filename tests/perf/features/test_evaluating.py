@@ -40,6 +40,7 @@ for epoch in range(3):
 
 @pytest.mark.integration
 @pytest.mark.slow("a program is traced twice, a process each")
+@pytest.mark.timeout(300)
 def test_the_first_evaluation_is_traced_and_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(PROGRAM)
