@@ -6,17 +6,18 @@ import pickle
 import re
 from xml.etree import ElementTree
 
+import msgspec.structs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.perf.memory.snapshot_file import parse_snapshot
 from stoker.perf.memory.snapshot_report import snapshot_report
-from stoker.records.memory import HeldTooLong, MemoryMoment, MemoryRemedy, MemoryReport, MemoryShare
+from stoker.records.memory import ArenaSizes, HeldTooLong, MemoryMoment, MemoryRemedy, MemoryReport, MemoryShare
 from stoker.ui.memory.html import render_memory_page
 from stoker.ui.memory.plots import StackedMemory, draw_memory
 from stoker.ui.memory.snapshot_html import render_snapshot_page
-from stoker.ui.memory.words import MemoryUnit
+from stoker.ui.memory.words import MemoryUnit, write_arena, write_course, write_largest
 from tests.perf.memory.snapshots import Recorder
 
 HOSTILE = "<script>alert('&')</script>.py:3"
@@ -65,6 +66,46 @@ def test_a_page_of_any_report_is_whole(available: int | None, peak_frac: float |
     assert (f"peak · head · {HOSTILE}" in texts) == (peak_frac is not None and moments > 0)
     # A device much larger than the peak is not drawn: it would squeeze the layers.
     assert ("device" in texts) == (available in (8_000, 10_000))
+
+
+def test_a_remedy_is_drawn_over_the_step_and_can_be_hidden() -> None:
+    plain = report(available=8_000)
+    courses = [[3_000, 3_500, 3_200], []]
+    remedies = [
+        msgspec.structs.replace(plain.remedies[0], name=name, peak_bytes=7_000 + place, course=course, fits=True)
+        for place, (name, course) in enumerate(zip(("recompute", "segments"), courses, strict=True))
+    ]
+    tree = tree_of(render_memory_page(msgspec.structs.replace(plain, remedies=remedies)))
+    boxes = [each for each in tree.iter("input") if each.get("type") == "checkbox"]
+    assert [(each.get("id"), each.get("checked")) for each in boxes] == [("remedy0", "checked"), ("remedy1", None)]
+    lines = [each.get("class", "").split() for each in tree.iter() if each.tag.endswith("polyline")]
+    drawn = [kinds for kinds in lines if "remedy" in kinds and "halo" not in kinds]
+    # What the process takes, for both; tensors where they are others than without.
+    assert [(("taken" in kinds), kinds[-1]) for kinds in drawn] == [(True, "r0"), (False, "r0"), (True, "r1")]
+
+
+def test_the_step_as_one_line() -> None:
+    course, passes = write_course(report(moments=30), 60)
+    assert len(course) == 60
+    assert course[-1] == "█"
+    assert passes.split() == ["forward", "backward"] or passes.split() == ["backward"]
+    assert write_course(report(moments=0), 60) == []
+    assert write_course(report(moments=3), 3) == []
+
+
+@pytest.mark.parametrize(("plan", "said"), [(100, "no plan is smaller"), (101, "within 1.00 % of the bound")])
+def test_the_arena_is_said_to_be_certified_or_not(plan: int, said: str) -> None:
+    sizes = ArenaSizes(bound_bytes=100, plan_bytes=plan, default_bytes=139, expandable_bytes=102)
+    words = write_arena(msgspec.structs.replace(report(), arena=sizes))
+    assert said in words
+    assert "(+39.0 %)" in words
+    assert write_arena(report()) == ""
+
+
+def test_the_largest_batch_says_whether_it_was_traced() -> None:
+    plain = report()
+    assert "(both sizes by the peaks of two traced ones)" in write_largest(plain)
+    assert "(both sizes traced)" in write_largest(msgspec.structs.replace(plain, largest_traced=True))
 
 
 def test_a_page_of_a_snapshot_is_whole() -> None:

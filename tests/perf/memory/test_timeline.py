@@ -129,3 +129,32 @@ def test_lines_that_assign_and_read_a_variable() -> None:
     assert places_in(PROGRAM, 1, "x", 7) == (2, 6)
     assert places_in(PROGRAM, 1, "nothing", 7) == (0, 0)
     assert places_in("def broken(", 1, "x", 7) == (0, 0)
+
+
+def test_what_a_backward_pass_adds_into_zeros_is_one_tensor() -> None:
+    """Torch adds in place, but out of place where tensors are fake (``areAnyTensorSubclassLike``)."""
+    table = nn.Linear(4, 50_000, bias=False)
+
+    def step(x: torch.Tensor) -> None:
+        (-table(x)).gather(-1, torch.zeros(len(x), 1, dtype=torch.int64)).sum().backward()
+        table.zero_grad()
+
+    _, timeline = trace(step, torch.empty(32, 4))
+    outputs = [each for each in timeline.buffers if each.bytes == 32 * 50_000 * 4]
+    # The product and its negative; the gradients of the negative and of the product.
+    assert [each.phase for each in outputs] == ["forward", "forward", "backward", "backward"]
+
+
+def test_gradients_of_a_tensor_that_is_used_twice_are_summed_in_place() -> None:
+    """As autograd's engine does for plain tensors (``can_accumulate_inplace``), and does not for fake ones."""
+    layer = nn.Linear(100, 100, bias=False)
+
+    def step(x: torch.Tensor) -> None:
+        out = layer(x)
+        (out.exp() + out.sin()).sum().backward()
+        layer.zero_grad()
+
+    _, timeline = trace(step, torch.empty(32, 100))
+    made = [each for each in timeline.buffers if each.bytes == 32 * 100 * 4 and each.phase == "backward"]
+    # By exp; the cosine and its product by sin. Their sum takes none.
+    assert len(made) == 3

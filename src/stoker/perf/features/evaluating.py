@@ -41,14 +41,15 @@ class EvaluationFollower:
 
     def __init__(self, begun: Callable[[], None], ended: Callable[[], None]) -> None:
         self._begun, self._ended = begun, ended
-        self._until_s = time.monotonic() + _LIMIT_S
-        self.is_evaluating = False
+        self._until_s = 0.0
+        self.is_evaluating = self._is_watching = False
         self._depth = 0
         self._given: dict[int, tuple[Any, int]] = {}
         """Batches by iterator, which is kept so that its identity stays its own."""
 
     def watch(self) -> None:
         """Follows the program from here on."""
+        self._is_watching, self._until_s = True, time.monotonic() + _LIMIT_S
         sys.addaudithook(self._audit)
         sys.dont_write_bytecode = True
         # What the program says of numbers that were not computed is not shown.
@@ -89,7 +90,7 @@ class EvaluationFollower:
     def _enter(self, module: nn.Module, args: Any) -> None:
         del args
         self._depth += 1
-        if self._depth > 1:
+        if self._depth > 1 or not self._is_watching:
             return
         learns = torch.is_grad_enabled()
         if time.monotonic() > self._until_s or (self.is_evaluating and learns):

@@ -24,6 +24,7 @@ from torch.utils.data import dataloader as _loading
 SYMBOLS = (
     # dotted name, purpose, since; what methods set on objects is listed under their class
     ("torch._C.StorageBase._cdata", "tells one memory from another", "before 2.6"),
+    ("torch._C._storage_Use_Count", "whether a gradient's memory is one tensor's alone", "before 2.6"),
     ("torch._C._VariableFunctions._pack_padded_sequence", "packs sequences: redirected", "before 2.6"),
     ("torch._C._VariableFunctions._pad_packed_sequence", "its inverse: redirected", "before 2.6"),
     ("torch._C._VariableFunctions._scaled_dot_product_attention_math", "what attention computes", "before 2.6"),
@@ -98,6 +99,12 @@ NEXT_INDEX = "_next_index"
 """Replaced names."""
 INNER_OF_FSDP = "_fsdp_wrapped_module"
 """Where sharded data parallelism keeps its module; ours does while programs are traced."""
+
+
+def storage_uses(storage: torch.UntypedStorage) -> int:
+    """References to a storage, that of its Python object among them."""
+    count: Callable[[int], int] = torch._C._storage_Use_Count
+    return count(storage._cdata)
 
 
 def fake_group() -> Any:

@@ -15,7 +15,7 @@ from torch import Tensor
 from stoker.perf.features.records import Phase
 from stoker.perf.features.torch_private import identity_of
 from stoker.perf.features.tracing.holders import lines_of, tensors_in
-from stoker.perf.features.tracing.places import frames, place
+from stoker.perf.features.tracing.places import frames, program_line
 
 Role = Literal["weight", "gradient", "state", "input", "buffer"]
 
@@ -72,7 +72,7 @@ class Buffers:
         self.sizes.append(storage.nbytes())
         self.makers.append(self.module)
         self.phases.append(self.phase)
-        self.lines.append(place())
+        self.lines.append(program_line())
         self._numbers[address] = number
         # The closure must not hold the storage; the address of a dead one may be reused.
         self._references[number] = weakref.ref(storage, lambda _: self._end(number, address))

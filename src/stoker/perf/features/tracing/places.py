@@ -27,6 +27,22 @@ def place() -> str:
     return f"{os.path.basename(found[0])}:{found[1]}" if found else ""
 
 
+def program_line() -> str:
+    """File and line of the program that led here: the innermost of its own, else of a package that it consists of."""
+    found: FrameType | None = None
+    for frame in frames():
+        if not _is_packaged(frame.f_code.co_filename):
+            found = frame
+            break
+        found = found or frame
+    return f"{os.path.basename(found.f_code.co_filename)}:{found.f_lineno}" if found is not None else ""
+
+
+@functools.cache
+def _is_packaged(path: str) -> bool:
+    return path.startswith(_PACKAGES)
+
+
 def frames() -> Generator[FrameType]:
     """The program's frames, the innermost first: those that are neither torch's nor python's nor ours."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]

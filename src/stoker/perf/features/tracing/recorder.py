@@ -8,6 +8,8 @@ that follow from it (lengths, masks, counts) are known.
 
 from __future__ import annotations
 
+import sys
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +23,7 @@ from stoker.perf.features.operators.formulas import TAKING_SCRATCH, UNKNOWN, for
 from stoker.perf.features.operators.sparse import RESULTS
 from stoker.perf.features.records import Phase
 from stoker.perf.features.torch_private import (
+    RUN_BACKWARD,
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
@@ -33,6 +36,7 @@ from stoker.perf.features.torch_private import (
     running_node,
     schema_of,
     sequence_of,
+    storage_uses,
     tree_map_only,
     values_of,
 )
@@ -41,6 +45,21 @@ from stoker.perf.features.tracing.places import Hints, in_constructor, place
 
 _CPU = torch.device("cpu")
 _DEVICE = torch.ops.prim.device.default
+_ATEN = torch.ops.aten
+_INTO_ZEROS: dict[Any, Any] = {
+    _ATEN.scatter_add.default: _ATEN.scatter_add_.default,
+    _ATEN.scatter.src: _ATEN.scatter_.src,
+    _ATEN.scatter.value: _ATEN.scatter_.value,
+    _ATEN.index_add.default: _ATEN.index_add_.default,
+    _ATEN.index_put.default: _ATEN.index_put_.default,
+    _ATEN.put.default: _ATEN.put_.default,
+}
+"""Calls that the backward formulas of torch make on fresh zeros: in place, but out of place for subclasses such as fake
+tensors (``areAnyTensorSubclassLike`` in torch/csrc/autograd/FunctionsManual.cpp), which then take a second copy."""
+_ADD = _ATEN.add.Tensor
+_ALONE = 2
+"""References to a storage that one tensor has, while Python looks at it."""
+_ZEROS = (_ATEN.new_zeros.default, _ATEN.zeros.default, _ATEN.zeros_like.default)
 _INDEXED = {"index", "_unsafe_index", "index_put", "_index_put_impl", "_unsafe_index_put"}
 
 Access = tuple[int, tuple[Any, ...], float]
@@ -88,6 +107,8 @@ class DispatchRecorder(TorchDispatchMode):
         """Module in whose forward a node of the autograd graph was made, by the node's sequence number."""
         self._formulas: dict[Any, tuple[str, Formula]] = {}
         self._shortcuts: dict[Any, Shortcut] = {}
+        self._zeros: weakref.ref[Tensor] | None = None
+        """What the backward pass filled with zeros last."""
 
     @property
     def phase(self) -> Phase:
@@ -108,6 +129,10 @@ class DispatchRecorder(TorchDispatchMode):
         if func is _DEVICE:
             return _CPU
         kwargs = kwargs or {}
+        if func in _INTO_ZEROS and self._zeros is not None and args[0] is self._zeros():
+            func = _INTO_ZEROS[func]
+        elif func is _ADD and len(args) == 2 and self.buffers.phase == "backward":
+            func, args = _summed_in_place(func, args)
         ins = tensors_of(args)
         if kwargs:
             ins += tensors_of(tuple(kwargs.values()))
@@ -116,6 +141,8 @@ class DispatchRecorder(TorchDispatchMode):
             with self.fake:
                 return func(*args, **kwargs)
         out = self._on_shapes(func, types, args, kwargs) if fake else func(*args, **kwargs)
+        if func in _ZEROS and running_node() is not None:
+            self._zeros = weakref.ref(out)
         if self.recording:
             name, formula = self._formulas.get(func) or self._formula(func)
             outs = tensors_of(out if isinstance(out, (tuple, list)) else (out,))
@@ -282,6 +309,27 @@ def _collective(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 
     args, kwargs = tree_map_only(FakeTensor, stand_in, (args, dict(kwargs)))
     return tree_map_only(Tensor, lambda found: fakes.get(id(found), found), func(*args, **kwargs))
+
+
+def _summed_in_place(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """The sum of two gradients, as autograd's engine makes it: into one that nobody else has.
+
+    It does so for plain tensors alone (``can_accumulate_inplace`` in torch/csrc/autograd/input_buffer.cpp). Its calls
+    come from no line of Python but the one that began the backward pass.
+    """
+    old, new = args
+    alike = isinstance(old, FakeTensor) and isinstance(new, FakeTensor) and old.shape == new.shape
+    caller = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    if not alike or old.dtype != new.dtype or torch.is_grad_enabled() or not _is_of_engine(caller):
+        return func, args
+    for into, other in ((old, new), (new, old)):
+        if into.layout is torch.strided and storage_uses(into.untyped_storage()) == _ALONE:
+            return _ATEN.add_.Tensor, (into, other)
+    return func, args
+
+
+def _is_of_engine(frame: Any) -> bool:
+    return frame.f_code.co_name == RUN_BACKWARD and frame.f_globals.get("__name__") == "torch.autograd.graph"
 
 
 def tensors_of(values: Sequence[Any]) -> list[Tensor]:

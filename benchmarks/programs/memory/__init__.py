@@ -1,0 +1,1 @@
+"""Ordinary training programs whose memory is predicted, and counted."""
