@@ -29,12 +29,16 @@ class StepCount:
         self._first: Optimizer | None = None
         self._hook: Any = None
         self.peaks: list[CountedPeak] = []
+        self.beside_bytes = 0
+        """What is alive besides, that no operation uses, such as buckets of DDP."""
+        self.resized = False
+        """Whether storages grow and shrink, as those of FSDP2 do."""
 
     def start(self) -> None:
         """Counts from now on."""
         steps: Any = importlib.import_module("torch.optim.optimizer")
         self._hook = steps.register_optimizer_step_post_hook(self._stepped)
-        self._live = LiveBytes(waits=self._waits)
+        self._live = LiveBytes(waits=self._waits, resized=self.resized)
         self._live.__enter__()
 
     def stop(self) -> None:
@@ -57,7 +61,7 @@ class StepCount:
         if optimizer is not self._first:
             return
         if len(self.peaks) < self._steps:
-            self.peaks.append(CountedPeak(len(self.peaks) + 1, self._live.begin()))
+            self.peaks.append(CountedPeak(len(self.peaks) + 1, self._live.begin() + self.beside_bytes))
             if len(self.peaks) == self._steps:
                 self._done()
         if len(self.peaks) == self._steps:  # the hook stays: torch is going through its hooks now

@@ -152,6 +152,16 @@ def blocks_of(module: nn.Module) -> list[str]:
     return found
 
 
+def fitting_units(module: nn.Module, paths: Sequence[str]) -> list[str]:
+    """Those of some paths that can be units: modules of the model, whose weights nobody else uses."""
+    shared, modules = _shared_weights(module), dict(module.named_modules())
+    return [
+        path
+        for path in paths
+        if path in modules and not any(id(weight) in shared for weight in modules[path].parameters())
+    ]
+
+
 def _shared_weights(module: nn.Module) -> set[int]:
     """Weights that have two names."""
     counts = Counter(id(each) for _, each in module.named_parameters(remove_duplicate=False))
@@ -198,6 +208,7 @@ class WeightShards:
                 first = names.setdefault(id(parameter), f"{path}.{name}" if path else name)
                 whole[first] = parameter
                 places.setdefault(first, []).append((owner, name))
+        module.register_forward_hook(_no_views)  # before FSDP2's own
         hooks = _fully_shard(module, self._units, mesh, self._reshard)
         sharded = {
             name: ShardedWeight(name, getattr(*its[0]), tuple(whole[name].shape), tuple(its))
@@ -318,6 +329,11 @@ def _fully_shard(
         fully_shard(unit, mesh=mesh, reshard_after_forward=freed)
         found.append((unit, torch_private.new_hooks(unit, before)))
     return found
+
+
+def _no_views(_module: nn.Module, _inputs: Any, outputs: Any) -> Any:
+    """Outputs that are no views: a program may change what DDP returns, and FSDP2 would lose its gradients."""
+    return torch_private.without_views(outputs) if torch.is_grad_enabled() else None
 
 
 def _by_unit(weights: dict[str, ShardedWeight], units: Sequence[nn.Module]) -> dict[nn.Module, list[ShardedWeight]]:
