@@ -25,6 +25,7 @@ from stoker.train.exchanging.replica import ExchangePlanner, ReplicaExchange
 from stoker.train.program.replicas import ReplicaWatch
 from stoker.train.ring.synchronise import copied_by_chain
 from stoker.train.settings import ExchangeSettings, leaves_of
+from stoker.train.sharding.marks import is_shared
 from stoker.ui.exchange.run_text import write_exchange_run
 
 
@@ -53,7 +54,7 @@ class Exchanging:
         self._replicas: list[ReplicaExchange] = []
         self._watch = ReplicaWatch(self._serve, self._copy)
         self._shards = ShardWatch(serving.look_at_place)
-        self._is_alone = False
+        self._is_alone = self._fitted = False
 
     def start(self) -> None:
         """Serves the modules that are made from now on."""
@@ -69,6 +70,11 @@ class Exchanging:
 
     def _serve(self, ddp: DistributedDataParallel) -> ReplicaExchange | None:
         untyped = cast("Any", ddp)
+        if is_shared(untyped.module):
+            # With `--fit` there is one plan: what is in shares has an exchange of its own.
+            self._tell(f"exchange of {type(untyped.module).__name__}: left to `--fit`, which keeps it in shares")
+            self._fitted = True
+            return None
         if dist.get_world_size(untyped.process_group) == 1:
             self._is_alone = True
             return None
@@ -115,6 +121,8 @@ class Exchanging:
     def _unserved(self, *, speaks: bool) -> list[str]:
         """Why nothing was planned for modules of the program, as far as nobody has said it."""
         found: list[str] = []
+        if self._fitted:
+            return found
         if self._shards.names:
             names = ", ".join(f"`{name}`" for name in self._shards.names)
             found.append(f"`--comm auto` leaves {names} to FSDP2, which exchanges what it shards itself")

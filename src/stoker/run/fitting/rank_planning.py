@@ -14,7 +14,7 @@ import msgspec.structs
 
 from stoker.core.errors import ConfigError, TracingError
 from stoker.perf.memory.fitting import FitQuestion, taken_of
-from stoker.perf.memory.ranks import WAYS, RankFacts, Way, facts_of, of_rank, plan_of_way, ranked
+from stoker.perf.memory.ranks import RankFacts, Way, facts_of, of_rank, plan_of_way, plan_ranks, ranked
 from stoker.records.fitting import FitPlan, RankedFits
 from stoker.run.fitting.devices import FitDevice
 from stoker.run.fitting.pricing import priced
@@ -85,11 +85,14 @@ def plans_of(place: RankPlace, device: FitDevice) -> RankedFits:
             device=device.name, emulated=device.emulated,
         )  # fmt: skip
         facts = facts_of(question.timeline, question.features.micro_batches)
-        plans: dict[Way, FitPlan] = {}
-        for way in WAYS:
+        plans = plan_ranks(question, place.ranks)
+        as_it_is = plans["ddp"]
+        if as_it_is.fits and not as_it_is.measures:
+            return ranked({"ddp": as_it_is}, facts)
+        # A trace takes seconds: those that fit are certified, and of others the nearest miss.
+        fitting = [way for way in plans if plans[way].fits]
+        for way in fitting or [min(plans, key=lambda way: plans[way].peak_bytes)]:
             plans[way] = _certified(place, device, question, facts, way)
-            if way == "ddp" and not plans[way].measures and plans[way].fits:
-                break  # it fits as it is
     return ranked(plans, facts)
 
 

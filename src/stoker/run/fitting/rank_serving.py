@@ -29,6 +29,7 @@ from stoker.run.fitting.handing import FROM_FIRST, assumed_link, link_of
 from stoker.run.loaders.serving import Serving
 from stoker.train.fitting.applying import AppliedPlan
 from stoker.train.fitting.counting import StepCount
+from stoker.train.sharding.marks import mark
 from stoker.train.sharding.states import StateShares, shard_states
 from stoker.train.sharding.telling import sums_timed, told_by_first
 from stoker.train.sharding.weights import WeightShards, construct_sharded, fitting_units
@@ -86,6 +87,8 @@ class RankFitting:
                 original(ddp, *args, **kwargs)
                 self._begin(plan)
                 return
+            if plan.of("fsdp") or plan.of("zero1"):
+                mark(module)
             if plan.of("fsdp") and self._sharded(original, ddp, module, given, plan):
                 self._count.resized = True
                 self._begin(plan)
