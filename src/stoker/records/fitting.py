@@ -129,14 +129,11 @@ class RankedFits(msgspec.Struct, frozen=True, kw_only=True):
     ways: tuple[str, ...]
     plans: tuple[FitPlan, ...]
     """Of each way; seconds without its exchange."""
-    units: tuple[str, ...]
-    """Blocks of the model that are gathered together."""
     weights: tuple[int, ...]
     """Bytes of trained weights outside of blocks, then of each block."""
     forward_s: tuple[float, ...]
     """Predicted seconds of the same."""
     backward_s: tuple[float, ...]
-    micro_batches: int = 1
 
 
 class CountedPeak(msgspec.Struct, frozen=True, array_like=True):

@@ -14,60 +14,42 @@ import msgspec.structs
 
 from stoker.perf.communication.collectives import Group, all_gather
 from stoker.perf.communication.links import Interconnect
-from stoker.perf.communication.replicas import Shard, ddp, exposed, fsdp, scattered
+from stoker.perf.communication.replicas import Shard, ddp, exposed
 from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
 from stoker.perf.features.records import block_of
 from stoker.perf.memory.fitting import FitQuestion, plan_fit, taken_of
 from stoker.perf.memory.remedies import sharded
 from stoker.records.fitting import FitMeasure, FitPlan, RankedFits, RejectedFit
 
-Way = Literal["ddp", "zero1", "fsdp_kept", "fsdp"]
-"""``ddp``: all on each rank. ``zero1``: shares of optimizer states. ``fsdp_kept``: shares of all, weights gathered once
-a step. ``fsdp``: gathered again for the backward pass."""
-WAYS: tuple[Way, ...] = ("ddp", "zero1", "fsdp_kept", "fsdp")
+Way = Literal["ddp", "zero1"]
+"""``ddp``: all on each rank. ``zero1``: shares of optimizer states."""
+WAYS: tuple[Way, ...] = ("ddp", "zero1")
 NAMES: dict[Way, str] = {
-    "ddp": "as DistributedDataParallel has it",
+    "ddp": "optimizer states whole on each rank",
     "zero1": "optimizer states in shares (ZeRO-1)",
-    "fsdp_kept": "weights, gradients and states in shares (FSDP2), weights gathered once a step",
-    "fsdp": "weights, gradients and states in shares (FSDP2)",
 }
 GATHER_BYTES = 8 << 20
 """Of all ranks together, in one collective of updated weights: what ``train`` takes."""
 _BARRED = {
     "used_up": "ranks exchange gradients before they are applied",
 }
-PROMISES: dict[Way, str] = {"ddp": "equal", "zero1": "equal", "fsdp_kept": "within 1e-6", "fsdp": "within 1e-6"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFacts:
-    """Bytes of a model by what is gathered together.
+    """Bytes of a model by what is exchanged together.
 
     Attributes:
-        units: paths of the blocks, in the order of the model.
-        weights: bytes of each block's trained weights; of the rest first.
+        weights: bytes of the trained weights outside of blocks, then of each block, in the order of the model.
         forward_s, backward_s: predicted seconds of the same.
-        micro_batches: of a step.
     """
 
-    units: tuple[str, ...]
     weights: tuple[int, ...]
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
-    micro_batches: int = 1
-
-    @property
-    def rest(self) -> int:
-        """Bytes outside of blocks."""
-        return self.weights[0]
-
-    @property
-    def largest(self) -> int:
-        """Bytes of the largest block."""
-        return max(self.weights[1:], default=0)
 
 
-def facts_of(timeline: MemoryTimeline, micro_batches: int = 1) -> RankFacts:
+def facts_of(timeline: MemoryTimeline) -> RankFacts:
     """The blocks of a timeline, what they weigh and take."""
     units = list(
         dict.fromkeys(
@@ -86,27 +68,20 @@ def facts_of(timeline: MemoryTimeline, micro_batches: int = 1) -> RankFacts:
         if call.phase in seconds:
             seconds[call.phase][numbers.get(block_of(call.module), 0)] += call.seconds
     return RankFacts(
-        units=tuple(units), weights=tuple(weights), forward_s=tuple(seconds["forward"]),
-        backward_s=tuple(seconds["backward"]), micro_batches=micro_batches,
+        weights=tuple(weights), forward_s=tuple(seconds["forward"]),
+        backward_s=tuple(seconds["backward"]),
     )  # fmt: skip
 
 
 def of_rank(timeline: MemoryTimeline, facts: RankFacts, ranks: int, way: Way) -> MemoryTimeline:
     """The timeline of one rank, with what the exchange holds."""
     total = sum(facts.weights)
-    if way in ("ddp", "zero1"):
-        # DDP's buckets are copies of all gradients, from its constructor on.
-        found = _lasting(timeline, [(total, 0, timeline.end)])
-        if way == "ddp":
-            return found
-        gathered = gather_bytes(total, ranks)
-        behind = max(0, timeline.end - 1)
-        return _lasting(sharded(found, ranks, weights=False), [(gathered, behind, timeline.end)])
-    found = sharded(timeline, ranks, weights=True)
-    stop = next((call.at for call in timeline.calls if call.phase == "optimizer"), timeline.end)
-    kept = total if way == "fsdp_kept" else facts.rest + 2 * facts.largest
-    # Gradients of the rest are whole until the backward pass ends, a block's until it is scattered.
-    return _lasting(found, [(kept + facts.rest + facts.largest, 0, stop)])
+    # DDP's buckets are copies of all gradients, from its constructor on.
+    found = _lasting(timeline, [(total, 0, timeline.end)])
+    if way == "ddp":
+        return found
+    behind = max(0, timeline.end - 1)
+    return _lasting(sharded(found, ranks, weights=False), [(gather_bytes(total, ranks), behind, timeline.end)])
 
 
 def gather_bytes(total: int, ranks: int) -> int:
@@ -121,15 +96,8 @@ def exchange_s(facts: RankFacts, ranks: int, way: Way, link: Interconnect) -> fl
     shard = Shard(
         forward_s=facts.forward_s, backward_s=facts.backward_s, weight_bytes=sizes, gradient_bytes=sizes
     )  # fmt: skip
-    again = facts.micro_batches - 1
-    if way == "ddp":
-        return ddp(shard, group).overlap.exposed_s
-    gathers = exposed(all_gather(group, sum(sizes))).overlap.exposed_s
-    if way == "zero1":
-        return ddp(shard, group).overlap.exposed_s + gathers
-    if way == "fsdp_kept":
-        return scattered(shard, group).overlap.exposed_s + gathers * (1 + again)
-    return fsdp(shard, group).overlap.exposed_s + 2 * gathers * again
+    found = ddp(shard, group).overlap.exposed_s
+    return found if way == "ddp" else found + exposed(all_gather(group, sum(sizes))).overlap.exposed_s
 
 
 def plan_ranks(question: FitQuestion, ranks: int, *, margins: dict[Way, int] | None = None) -> dict[Way, FitPlan]:
@@ -140,7 +108,7 @@ def plan_ranks(question: FitQuestion, ranks: int, *, margins: dict[Way, int] | N
         ranks: that run it.
         margins: bytes that the peak of a way must stay below the budget besides its interval.
     """
-    facts = facts_of(question.timeline, question.features.micro_batches)
+    facts = facts_of(question.timeline)
     return {
         way: plan_of_way(question, facts, ranks, way, (margins or {}).get(way, 0))
         for way in WAYS
@@ -157,21 +125,17 @@ def plan_of_way(question: FitQuestion, facts: RankFacts, ranks: int, way: Way, m
     measures = plan.measures
     whole = of_rank(question.timeline, facts, ranks, "ddp")
     before = taken_of(whole, emulated=question.emulated, expandable=False)
-    if way != "ddp":
-        kind = "zero1" if way == "zero1" else "fsdp"
-        measure = FitMeasure(
-            kind=kind, number=ranks, paths=facts.units if kind == "fsdp" else (), reshards=way != "fsdp_kept",
-            saves_bytes=before - plan.plain_bytes, promise=PROMISES[way],
-        )  # fmt: skip
-        measures = (measure, *measures)
+    if way == "zero1":
+        saves = before - plan.plain_bytes
+        measures = (FitMeasure(kind="zero1", number=ranks, saves_bytes=saves), *measures)
     return msgspec.structs.replace(plan, ranks=ranks, measures=measures, plain_bytes=before)
 
 
 def ranked(plans: dict[Way, FitPlan], facts: RankFacts) -> RankedFits:
     """All ways, as the ranks are told of them: which is the quickest, they know when they know their links."""
     return RankedFits(
-        ways=tuple(plans), plans=tuple(plans.values()), units=facts.units, weights=facts.weights,
-        forward_s=facts.forward_s, backward_s=facts.backward_s, micro_batches=facts.micro_batches,
+        ways=tuple(plans), plans=tuple(plans.values()), weights=facts.weights,
+        forward_s=facts.forward_s, backward_s=facts.backward_s,
     )  # fmt: skip
 
 
@@ -183,17 +147,18 @@ def chosen(fits: RankedFits, link: Interconnect) -> FitPlan:
         link: between the ranks.
     """
     facts = RankFacts(
-        units=fits.units, weights=fits.weights, forward_s=fits.forward_s, backward_s=fits.backward_s,
-        micro_batches=fits.micro_batches,
+        weights=fits.weights, forward_s=fits.forward_s, backward_s=fits.backward_s,
     )  # fmt: skip
     ranks = fits.plans[0].ranks
-    ways = [way for way in WAYS if way in fits.ways]
+    ways: list[Way] = [way for way in WAYS if way in fits.ways]
     seconds = {way: exchange_s(facts, ranks, way, link) for way in ways}
     plans = {way: fits.plans[fits.ways.index(way)] for way in ways}
     added = {way: seconds[way] + sum(each.added_s or 0.0 for each in plans[way].measures) for way in ways}
     fitting = [way for way in ways if plans[way].fits]
     # Of equal times, the one that does least to the program: ways stand in that order.
-    best = min(fitting, key=lambda way: added[way]) if fitting else min(ways, key=lambda way: plans[way].peak_bytes)
+    best: Way = (
+        min(fitting, key=lambda way: added[way]) if fitting else min(ways, key=lambda way: plans[way].peak_bytes)
+    )
     plan = _priced(plans[best], best, seconds[best] - seconds["ddp"] if "ddp" in seconds else seconds[best])
     others = [_rejected(way, plans[way], added[way] - added[best], best in fitting) for way in ways if way != best]
     return msgspec.structs.replace(plan, rejected=(*others, *plan.rejected))
@@ -219,7 +184,7 @@ def _rejected(way: Way, plan: FitPlan, more_s: float, is_found: bool) -> Rejecte
 def _lasting(timeline: MemoryTimeline, lives: Sequence[tuple[int, int, int]]) -> MemoryTimeline:
     """The timeline with buffers of the exchange: bytes, birth and death of each."""
     added = [
-        BufferLife(nbytes, birth, death, -1, -1, "temporaries", "optimizer", "(exchange)", "")
+        BufferLife(nbytes, birth, death, -1, -1, "temporaries", "backward", "(exchange)", "")
         for nbytes, birth, death in lives
         if nbytes and death > birth
     ]

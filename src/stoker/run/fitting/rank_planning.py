@@ -22,7 +22,6 @@ from stoker.run.fitting.tracing import trace, trace_plan
 from stoker.run.profiling.predicting import traceable
 
 _ROUNDS = 3
-_SHARES = ("zero1", "fsdp")
 _COUNTS = ("--nproc-per-node", "--nproc_per_node")
 _NODES = ("--nnodes",)
 
@@ -78,20 +77,23 @@ def plans_of(place: RankPlace, device: FitDevice) -> RankedFits:
     """
     with _as_first_of(place.ranks):
         traced = trace(place.program, device.target)
-        name = place.program[1] if place.program[0] == "-m" and len(place.program) > 1 else place.program[0]
+        words = [*place.program, "", ""]
+        name = words[1] if words[0] == "-m" else words[0]
         question = FitQuestion(
             name=os.path.basename(name), features=traced.features,
             timeline=priced(traced.features, traced.timeline, device), model=traced.model, budget=device.budget,
             device=device.name, emulated=device.emulated,
         )  # fmt: skip
-        facts = facts_of(question.timeline, question.features.micro_batches)
+        facts = facts_of(question.timeline)
         plans = plan_ranks(question, place.ranks)
         as_it_is = plans["ddp"]
         if as_it_is.fits and not as_it_is.measures:
             return ranked({"ddp": as_it_is}, facts)
         # A trace takes seconds: those that fit are certified, and of others the nearest miss.
-        fitting = [way for way in plans if plans[way].fits]
-        for way in fitting or [min(plans, key=lambda way: plans[way].peak_bytes)]:
+        nearest = min(plans.values(), key=lambda plan: plan.peak_bytes)
+        for way, plan in list(plans.items()):
+            if not plan.fits and (plan is not nearest or any(each.fits for each in plans.values())):
+                continue
             plans[way] = _certified(place, device, question, facts, way)
     return ranked(plans, facts)
 
@@ -101,7 +103,7 @@ def _certified(place: RankPlace, device: FitDevice, question: FitQuestion, facts
     margin, nearest = 0, None
     plan = plan_of_way(question, facts, place.ranks, way)
     for _ in range(_ROUNDS):
-        others = tuple(each for each in plan.measures if each.kind not in _SHARES)
+        others = tuple(each for each in plan.measures if each.kind != "zero1")
         if not others:
             return msgspec.structs.replace(plan, certified=True)
         try:

@@ -32,7 +32,6 @@ from stoker.train.fitting.counting import StepCount
 from stoker.train.sharding.marks import mark
 from stoker.train.sharding.states import StateShares, shard_states
 from stoker.train.sharding.telling import sums_timed, told_by_first
-from stoker.train.sharding.weights import WeightShards, construct_sharded, fitting_units
 from stoker.ui.fitting.words import write_outcome, write_plan
 
 _COUNTED = 3
@@ -59,7 +58,7 @@ class RankFitting:
         self._applied: AppliedPlan | None = None
         self._kinds: list[MeasureKind] = []
         self._left: dict[str, str] = {}
-        self._shares: list[StateShares | WeightShards] = []
+        self._shares: list[StateShares] = []
         self._count = StepCount(_COUNTED, serving.clock.is_inside, self._counted)
 
     def start(self) -> None:
@@ -82,24 +81,28 @@ class RankFitting:
             if dist.get_world_size(group) == 1:
                 original(ddp, *args, **kwargs)
                 return
-            plan = self._agreed(group)
+            plan = self._attempted(group)
             if plan is None or not plan.changes or self._mode == "report":
                 original(ddp, *args, **kwargs)
                 self._begin(plan)
                 return
-            if plan.of("fsdp") or plan.of("zero1"):
+            if plan.of("zero1"):
                 mark(module)
-            if plan.of("fsdp") and self._sharded(original, ddp, module, given, plan):
-                self._count.resized = True
-                self._begin(plan)
-                return
             original(ddp, *args, **kwargs)
             self._count.beside_bytes = buckets_of(ddp)
-            if plan.of("zero1") or plan.of("fsdp"):
+            if plan.of("zero1"):
                 self._share_states(ddp)
             self._begin(plan)
 
         return construct
+
+    def _attempted(self, group: Any) -> FitPlan | None:
+        try:
+            return self._agreed(group)
+        except Exception as error:
+            reraise_from_handler(error)
+            self._tell(line_of("fit", error, "nothing is changed"), always=True)
+            return None
 
     def _agreed(self, group: Any) -> FitPlan | None:
         """The plan of all ranks: the first one's, at the rate that sums between them show. Collective."""
@@ -119,23 +122,6 @@ class RankFitting:
         self._tell(write_plan(plan))
         return plan
 
-    def _sharded(
-        self, original: Callable[..., None], ddp: DistributedDataParallel, module: nn.Module, options: dict[str, Any],
-        plan: FitPlan,
-    ) -> bool:  # fmt: skip
-        """Whether the weights are in shares now; else the reason is told, and nothing is changed."""
-        measure = plan.of("fsdp")[0]
-        try:
-            shards = construct_sharded(
-                original, ddp, module, options, units=fitting_units(module, measure.paths), reshard=measure.reshards
-            )
-        except ValueError as error:
-            self._leave("fsdp", f"{error}; optimizer states are shared alone")
-            return False
-        self._shares.append(shards)
-        self._kinds.append("fsdp")
-        return True
-
     def _share_states(self, ddp: DistributedDataParallel) -> None:
         try:
             self._shares.append(shard_states(ddp, refused=lambda reason: self._leave("zero1", reason)))
@@ -148,7 +134,7 @@ class RankFitting:
         """What is done to a model of one process as well, and the count, begin with its first forward pass."""
         if plan is None or not plan.changes or self._mode == "report":
             return
-        others = tuple(each for each in plan.measures if each.kind not in ("zero1", "fsdp"))
+        others = tuple(each for each in plan.measures if each.kind != "zero1")
         self._applied = AppliedPlan(msgspec.structs.replace(plan, measures=others), paths, self._begun)
         self._applied.install()
 

@@ -152,16 +152,6 @@ def blocks_of(module: nn.Module) -> list[str]:
     return found
 
 
-def fitting_units(module: nn.Module, paths: Sequence[str]) -> list[str]:
-    """Those of some paths that can be units: modules of the model, whose weights nobody else uses."""
-    shared, modules = _shared_weights(module), dict(module.named_modules())
-    return [
-        path
-        for path in paths
-        if path in modules and not any(id(weight) in shared for weight in modules[path].parameters())
-    ]
-
-
 def _shared_weights(module: nn.Module) -> set[int]:
     """Weights that have two names."""
     counts = Counter(id(each) for _, each in module.named_parameters(remove_duplicate=False))
