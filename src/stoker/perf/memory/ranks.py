@@ -28,8 +28,9 @@ NAMES: dict[Way, str] = {
     "ddp": "optimizer states whole on each rank",
     "zero1": "optimizer states in shares (ZeRO-1)",
 }
-GATHER_BYTES = 8 << 20
-"""Of all ranks together, in one collective of updated weights: what ``train`` takes."""
+GATHER_BYTES, LEAST_GATHER_BYTES, GATHERS = 8 << 20, 64 << 10, 8
+"""Most and least bytes of all ranks together in one collective of updated weights, and how many collectives a small
+model is gathered in: what ``train`` takes."""
 _BARRED = {
     "used_up": "ranks exchange gradients before they are applied",
 }
@@ -86,7 +87,8 @@ def of_rank(timeline: MemoryTimeline, facts: RankFacts, ranks: int, way: Way) ->
 
 def gather_bytes(total: int, ranks: int) -> int:
     """What gathering updated weights takes: what this rank sends, and what all do."""
-    return min(GATHER_BYTES // ranks, -(-total // ranks)) * (ranks + 1)
+    bucket = min(GATHER_BYTES, max(LEAST_GATHER_BYTES, total // GATHERS))
+    return min(bucket // ranks, -(-total // ranks)) * (ranks + 1)
 
 
 def exchange_s(facts: RankFacts, ranks: int, way: Way, link: Interconnect) -> float:
@@ -154,14 +156,20 @@ def chosen(fits: RankedFits, link: Interconnect) -> FitPlan:
     seconds = {way: exchange_s(facts, ranks, way, link) for way in ways}
     plans = {way: fits.plans[fits.ways.index(way)] for way in ways}
     added = {way: seconds[way] + sum(each.added_s or 0.0 for each in plans[way].measures) for way in ways}
-    fitting = [way for way in ways if plans[way].fits]
     # Of equal times, the one that does least to the program: ways stand in that order.
-    best: Way = (
-        min(fitting, key=lambda way: added[way]) if fitting else min(ways, key=lambda way: plans[way].peak_bytes)
-    )
+    best = ways[0]
+    for way in ways[1:]:
+        if _is_better(way, best, plans, added):
+            best = way
     plan = _priced(plans[best], best, seconds[best] - seconds["ddp"] if "ddp" in seconds else seconds[best])
-    others = [_rejected(way, plans[way], added[way] - added[best], best in fitting) for way in ways if way != best]
+    others = [_rejected(way, plans[way], added[way] - added[best], plans[best].fits) for way in ways if way != best]
     return msgspec.structs.replace(plan, rejected=(*others, *plan.rejected))
+
+
+def _is_better(way: Way, best: Way, plans: dict[Way, FitPlan], added: dict[Way, float]) -> bool:
+    if plans[way].fits != plans[best].fits:
+        return plans[way].fits
+    return added[way] < added[best] if plans[way].fits else plans[way].peak_bytes < plans[best].peak_bytes
 
 
 def _priced(plan: FitPlan, way: Way, added_s: float) -> FitPlan:
