@@ -153,9 +153,11 @@ def chosen(fits: RankedFits, link: Interconnect) -> FitPlan:
     )  # fmt: skip
     ranks = fits.plans[0].ranks
     ways: list[Way] = [way for way in WAYS if way in fits.ways]
-    seconds = {way: exchange_s(facts, ranks, way, link) for way in ways}
-    plans = {way: fits.plans[fits.ways.index(way)] for way in ways}
-    added = {way: seconds[way] + sum(each.added_s or 0.0 for each in plans[way].measures) for way in ways}
+    seconds: dict[Way, float] = {way: exchange_s(facts, ranks, way, link) for way in ways}
+    plans: dict[Way, FitPlan] = {way: fits.plans[fits.ways.index(way)] for way in ways}
+    added: dict[Way, float] = {
+        way: seconds[way] + sum(each.added_s or 0.0 for each in plans[way].measures) for way in ways
+    }
     # Of equal times, the one that does least to the program: ways stand in that order.
     best = ways[0]
     for way in ways[1:]:
