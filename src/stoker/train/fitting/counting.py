@@ -21,25 +21,27 @@ class StepCount:
         steps: that are counted.
         waits: whether the program is inside a loader, whose tensors lie in host memory.
         done: called when they are over.
+        reserved: most bytes of a device since it was asked last, which count instead of tensors.
     """
 
-    def __init__(self, steps: int, waits: Callable[[], bool], done: Callable[[], None]) -> None:
-        self._steps, self._waits, self._done = steps, waits, done
+    def __init__(
+        self, steps: int, waits: Callable[[], bool], done: Callable[[], None],
+        reserved: Callable[[], int] | None = None,
+    ) -> None:  # fmt: skip
+        self._steps, self._waits, self._done, self._reserved = steps, waits, done, reserved
+        self._is_over = False
         self._live: LiveBytes | None = None
         self._first: Optimizer | None = None
         self._hook: Any = None
         self.peaks: list[CountedPeak] = []
-        self.beside_bytes = 0
-        """What is alive besides, that no operation uses, such as buckets of DDP."""
-        self.resized = False
-        """Whether storages grow and shrink, as those of FSDP2 do."""
 
     def start(self) -> None:
         """Counts from now on."""
         steps: Any = importlib.import_module("torch.optim.optimizer")
         self._hook = steps.register_optimizer_step_post_hook(self._stepped)
-        self._live = LiveBytes(waits=self._waits, resized=self.resized)
-        self._live.__enter__()
+        if self._reserved is None:
+            self._live = LiveBytes(waits=self._waits)
+            self._live.__enter__()
 
     def stop(self) -> None:
         """Ends it."""
@@ -55,14 +57,15 @@ class StepCount:
             self._live = None
 
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
-        if self._live is None:
+        if self._is_over:
+            self._leave()
             return
         self._first = self._first or optimizer
         if optimizer is not self._first:
             return
-        if len(self.peaks) < self._steps:
-            self.peaks.append(CountedPeak(len(self.peaks) + 1, self._live.begin() + self.beside_bytes))
-            if len(self.peaks) == self._steps:
-                self._done()
+        count = self._reserved() if self._reserved is not None else self._live.begin() if self._live else 0
+        self.peaks.append(CountedPeak(len(self.peaks) + 1, count))
         if len(self.peaks) == self._steps:  # the hook stays: torch is going through its hooks now
+            self._is_over = True
             self._leave()
+            self._done()

@@ -25,16 +25,11 @@ class LiveBytes(TorchDispatchMode):
     Args:
         known: tensors that are alive already.
         waits: asked at each operation whether what it makes lies in host memory.
-        resized: whether storages grow and shrink while they live, as those of FSDP2 do: each is asked for its size at
-            each operation.
     """
 
-    def __init__(
-        self, known: Iterable[Tensor] = (), *, waits: Callable[[], bool] = lambda: False, resized: bool = False
-    ) -> None:
+    def __init__(self, known: Iterable[Tensor] = (), *, waits: Callable[[], bool] = lambda: False) -> None:
         super().__init__()
         self._waits = waits
-        self._sizes: dict[int, int] | None = {} if resized else None
         self._live: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self.now = 0
         """Bytes that are alive."""
@@ -52,8 +47,6 @@ class LiveBytes(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         if not self._waits():
             self._add(leaf for leaf in tree_leaves((args, kwargs, out)) if isinstance(leaf, Tensor))
-        if self._sizes is not None:
-            self._ask(self._sizes)
         return out
 
     def begin(self) -> int:
@@ -72,27 +65,16 @@ class LiveBytes(TorchDispatchMode):
         address = identity_of(storage)
         if address in self._live:
             return
-        size, sizes = storage.nbytes(), self._sizes
-        if sizes is not None:
-            sizes[address] = size
+        size = storage.nbytes()
 
         def end(reference: object) -> None:
-            is_own = self._live.get(address) is reference
-            self.now -= size if sizes is None else sizes.pop(address, 0) if is_own else 0
+            self.now -= size
             if self._live.get(address) is reference:
                 del self._live[address]
 
         # The address of a dead storage may be reused.
         self._live[address] = weakref.ref(storage, end)
         self.now += size
-        self.peak = max(self.peak, self.now)
-
-    def _ask(self, sizes: dict[int, int]) -> None:
-        for address, reference in list(self._live.items()):
-            storage = reference()
-            if storage is not None and (size := storage.nbytes()) != sizes[address]:
-                self.now += size - sizes[address]
-                sizes[address] = size
         self.peak = max(self.peak, self.now)
 
 
