@@ -52,7 +52,7 @@ def _planned(settings: RunSettings, program: list[str]) -> tuple[str, bool]:
     from stoker.run.fitting.planning import prepare
 
     plan, file = prepare(settings, program)
-    return file, settings.fitting.fit == "auto" and bool(plan.changes and plan.of("expandable"))
+    return file, settings.fitting.fit == "auto" and bool(plan and plan.changes and plan.of("expandable"))
 
 
 def help_text() -> str:

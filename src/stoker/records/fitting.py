@@ -123,6 +123,19 @@ class FitPlan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(each for each in self.measures if each.kind == kind)
 
 
+class RankedFits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ranks of a program choose from once they know their links: a plan for each way to share."""
+
+    ways: tuple[str, ...]
+    plans: tuple[FitPlan, ...]
+    """Of each way; seconds without its exchange."""
+    weights: tuple[int, ...]
+    """Bytes of trained weights outside of blocks, then of each block."""
+    forward_s: tuple[float, ...]
+    """Predicted seconds of the same."""
+    backward_s: tuple[float, ...]
+
+
 class CountedPeak(msgspec.Struct, frozen=True, array_like=True):
     """Most bytes that were alive in a step of the program."""
 

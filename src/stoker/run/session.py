@@ -34,6 +34,7 @@ from stoker.ui.terminal import style_for
 if TYPE_CHECKING:
     from stoker.run.exchanging.averaging import Averaging
     from stoker.run.exchanging.serving import Exchanging
+    from stoker.run.fitting.rank_serving import RankFitting
     from stoker.run.fitting.serving import Fitting
 
 
@@ -53,7 +54,7 @@ class Session:
         self._memory = EventBuffer()
         self._served = self._recorded = False
         self._exchanging: Exchanging | Averaging | None = None
-        self._fitting: Fitting | None = None
+        self._fitting: Fitting | RankFitting | None = None
         self._owner = Owner()
         self.serving = Serving(
             active.settings,
@@ -101,15 +102,22 @@ class Session:
             return Exchanging(settings, self.serving, folder, self._active.run_id)
         return None
 
-    def _make_fitting(self) -> Fitting | None:
+    def _make_fitting(self) -> Fitting | RankFitting | None:
         """What makes the program fit, if there is a plan."""
         mode = self._active.settings.fitting.fit
         if mode == "off" or not self._active.fit_plan:
             return None
+        plan, folder = self._active.fit_plan, Path(self._active.run_dir)
         # Imported here: few programs are to fit.
+        from stoker.run.fitting.handing import FROM_FIRST, RANKED
+
+        if plan == FROM_FIRST or plan.endswith(RANKED):
+            from stoker.run.fitting.rank_serving import RankFitting
+
+            return RankFitting(plan, mode, self.serving, folder)
         from stoker.run.fitting.serving import Fitting
 
-        return Fitting(Path(self._active.fit_plan), mode, self.serving, Path(self._active.run_dir))
+        return Fitting(Path(plan), mode, self.serving, folder)
 
     @property
     def _rank(self) -> int:
@@ -153,10 +161,11 @@ class Session:
         active = self._active
         patch.remove()
         self.serving.close()
-        if self._exchanging is not None:
-            self._exchanging.finish(self._rank, speaks=self._is_first_process)
+        # The other way round than they began: the fit's changes lie over those of the exchange.
         if self._fitting is not None:
             self._fitting.finish(self._rank)
+        if self._exchanging is not None:
+            self._exchanging.finish(self._rank, speaks=self._is_first_process)
         arena = _arena_line() if not self._rank else None
         if arena is not None:
             self.serving.emit(events.Notice(t_s=self.serving.now_s(), text=arena))

@@ -9,9 +9,22 @@ if TYPE_CHECKING:
     from stoker.train.exchanging.calling import exchange
     from stoker.train.fitting.calling import ModelFit, fit
     from stoker.train.ring.groups import broadcast
+    from stoker.train.sharding.states import shard_states
+    from stoker.train.sharding.weights import shard_weights
     from stoker.train.splitting.calling import split
 
-__all__ = ["AveragingRules", "ModelAverager", "ModelFit", "average", "broadcast", "exchange", "fit", "split"]
+__all__ = [
+    "AveragingRules",
+    "ModelAverager",
+    "ModelFit",
+    "average",
+    "broadcast",
+    "exchange",
+    "fit",
+    "shard_states",
+    "shard_weights",
+    "split",
+]
 
 _HOMES = {
     "AveragingRules": "stoker.train.averaging.policy",
@@ -21,6 +34,8 @@ _HOMES = {
     "ModelFit": "stoker.train.fitting.calling",
     "exchange": "stoker.train.exchanging.calling",
     "fit": "stoker.train.fitting.calling",
+    "shard_states": "stoker.train.sharding.states",
+    "shard_weights": "stoker.train.sharding.weights",
     "split": "stoker.train.splitting.calling",
 }
 

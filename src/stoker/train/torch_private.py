@@ -29,6 +29,7 @@ SYMBOLS = (
     ("torch.Tensor._indices", "indices of a sparse tensor", "before 2.6"),
     ("torch.Tensor._values", "values of a sparse tensor", "before 2.6"),
     ("torch.Tensor._version", "whether a program writes a tensor", "before 2.6"),
+    ("torch.Tensor._is_view", "outputs that FSDP2 must not get", "before 2.6"),
     ("torch.nn.modules.dropout._DropoutNd", "modules that draw numbers", "before 2.6"),
     ("torch.nn.modules.batchnorm._NormBase", "norms that average over batches", "before 2.6"),
     ("torch.nn.Module._buffers", "put aside while a forward pass is repeated", "before 2.6"),
@@ -220,3 +221,10 @@ def values_of(tensor: Tensor) -> Tensor:
 def indices_of(tensor: Tensor) -> Tensor:
     """Indices of a sparse tensor, coalesced or not."""
     return tensor._indices()
+
+
+def without_views(outputs: Any) -> Any:
+    """Nested values in which copies take the place of tensors that are views."""
+    leaves, spec = tree_flatten(outputs)
+    copied = [each.clone() if isinstance(each, Tensor) and cast("Any", each)._is_view() else each for each in leaves]
+    return tree_unflatten(copied, spec)

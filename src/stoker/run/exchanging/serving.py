@@ -26,6 +26,7 @@ from stoker.train.program.replicas import ReplicaWatch
 from stoker.train.program.versions import unlike_versions
 from stoker.train.ring.synchronise import copied_by_chain
 from stoker.train.settings import ExchangeSettings, leaves_of
+from stoker.train.sharding.marks import is_shared
 from stoker.ui.exchange.run_text import write_exchange_run
 
 
@@ -54,7 +55,7 @@ class Exchanging:
         self._replicas: list[ReplicaExchange] = []
         self._watch = ReplicaWatch(self._serve, self._copy)
         self._shards = ShardWatch(serving.look_at_place)
-        self._is_alone = False
+        self._is_alone = self._fitted = False
         self._is_declined = False
         """Whether a line has said that the ranks have different versions."""
 
@@ -74,6 +75,11 @@ class Exchanging:
 
     def _serve(self, ddp: DistributedDataParallel) -> ReplicaExchange | None:
         untyped = cast("Any", ddp)
+        if is_shared(untyped.module):
+            # With `--fit` there is one plan: what is in shares has an exchange of its own.
+            self._tell(f"exchange of {type(untyped.module).__name__}: left to `--fit`, which keeps it in shares")
+            self._fitted = True
+            return None
         if dist.get_world_size(untyped.process_group) == 1:
             self._is_alone = True
             return None
@@ -132,6 +138,8 @@ class Exchanging:
     def _unserved(self, *, speaks: bool) -> list[str]:
         """Why nothing was planned for modules of the program, as far as nobody has said it."""
         found: list[str] = []
+        if self._fitted:
+            return found
         if self._shards.names:
             names = ", ".join(f"`{name}`" for name in self._shards.names)
             found.append(f"`--comm auto` leaves {names} to FSDP2, which exchanges what it shards itself")

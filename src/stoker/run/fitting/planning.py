@@ -1,13 +1,13 @@
 """What `stoker run --fit` decides before the program starts: it is traced, a plan is chosen, and certified.
 
-A program of several ranks is planned elsewhere.
+What differs for several ranks is planned in ``rank_planning``.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -19,9 +19,12 @@ from stoker.core.extras import require
 from stoker.core.saying import say
 from stoker.core.texts import to_json
 from stoker.perf.memory.fitting import FitQuestion, plan_fit, taken_of
+from stoker.perf.memory.ranks import chosen
 from stoker.records.fitting import FitMeasure, FitPlan, RejectedFit
 from stoker.run.fitting.devices import FitDevice, device_of
+from stoker.run.fitting.handing import FROM_FIRST, RANKED, assumed_link
 from stoker.run.fitting.pricing import on_device, priced
+from stoker.run.fitting.rank_planning import place_of, plans_of
 from stoker.run.fitting.tracing import Certified, TracedFit, default_folder, trace, trace_plan
 from stoker.run.settings import RunSettings
 from stoker.ui.fitting.words import write_plan
@@ -32,23 +35,33 @@ _CHUNKS = ((2, False), (4, False), (4, True), (8, True), (16, True))
 """Parts of a batch that are tried, and whether units are repeated as well."""
 
 
-def prepare(settings: RunSettings, program: Sequence[str]) -> tuple[FitPlan, str]:
+def prepare(settings: RunSettings, program: Sequence[str]) -> tuple[FitPlan | None, str]:
     """Plans, says the plan in one line, and returns it with the file that hands it to the program's processes.
 
+    Of a program of several ranks the first one plans; the others have no plan yet, and no file.
+
     Raises:
-        ConfigError: there is no budget, or the program is not one of a single process.
+        ConfigError: there is no budget, or the ranks of the program are not known.
         TracingError: the program cannot be traced.
         FitError: nothing fits the budget.
     """
     require("torch", extra="torch")
-    check_alone(os.environ, program)
+    place = place_of(os.environ, program)
+    if place is not None and not place.is_first:
+        return None, FROM_FIRST
     device = device_of(settings.fitting.device_memory_bytes)
-    plan = plan_of(program, device)
+    if place is None:
+        plan = plan_of(program, device)
+        file = _handed(to_json(plan), ".json")
+    else:
+        plans = plans_of(place, device)
+        plan = chosen(plans, assumed_link())
+        file = _handed(to_json(plans), RANKED)
     if not plan.fits and settings.fitting.fit == "auto":
         raise FitError(f"`--device-memory` must have room for a step of the program: {write_plan(plan)}")
-    if not settings.report.quiet:
+    if place is None and not settings.report.quiet:
         say(f"fit: {write_plan(plan)}")
-    return plan, str(_handed(plan))
+    return plan, str(file)
 
 
 def plan_of(program: Sequence[str], device: FitDevice) -> FitPlan:
@@ -162,23 +175,9 @@ class _Certifying:
         )
 
 
-def check_alone(environ: Mapping[str, str], program: Sequence[str]) -> None:
-    """Refuses programs of several ranks.
-
-    Raises:
-        ConfigError: it is one.
-    """
-    size = environ.get("WORLD_SIZE", "1")
-    launched = program[0] == "-m" and len(program) > 1 and program[1].startswith("torch.distributed")
-    if size not in ("", "1") or launched:
-        got = "torch's launcher" if launched else f"one of {size} ranks"
-        raise ConfigError(f"`--fit` must be of a program of one process, got {got}; leave it out")
-
-
-def _handed(plan: FitPlan) -> Path:
-    """A file with the plan, named by its content, for all processes of the program."""
-    content = to_json(plan)
-    name = f"{sha256(content).hexdigest()[:24]}.json"
+def _handed(content: bytes, suffix: str) -> Path:
+    """A file with a plan, named by its content, for all processes of the program."""
+    name = f"{sha256(content).hexdigest()[:24]}{suffix}"
     for folder in (default_folder() / "plans", Path(tempfile.gettempdir(), f"stoker-fits-{os.getuid()}")):
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)

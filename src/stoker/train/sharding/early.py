@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Mapping
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -69,7 +70,7 @@ def put_in_place(optimizer: Optimizer, replaced: Mapping[nn.Parameter, ShardedWe
     kept = list(optimizer.state.items())
     optimizer.state.clear()
     for parameter, values in kept:
-        weight = replaced.get(parameter)
+        weight = replaced.get(cast("nn.Parameter", parameter))
         if weight is None:
             optimizer.state[parameter] = values
             continue

@@ -16,7 +16,9 @@ _all_gather: Callable[..., object] = getattr(
 )
 """One collective, whose older name warns since torch 2.13."""
 BUCKET_BYTES = 8 << 20
-"""Memory for what goes in one collective, of all ranks together."""
+"""Most memory for what goes in one collective, of all ranks together."""
+_LEAST_BUCKET_BYTES, _GATHERS = 64 << 10, 8
+"""A small model is gathered in so many collectives, none of them smaller than this: the memory stays a small part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ class WeightGathering:
     ) -> None:
         self._group, self._rank = group, dist.get_rank(group)
         ranks = len(pieces)
+        total = sum(piece.nbytes for each in pieces for piece in each)
+        bucket_bytes = min(bucket_bytes, max(_LEAST_BUCKET_BYTES, total // _GATHERS))
         most = max((sum(piece.nbytes for piece in each) for each in pieces), default=0)
         # A multiple of 16: bytes of a weight then begin where its elements do.
         width = max(16, min(bucket_bytes // ranks, most) // 16 * 16)

@@ -198,6 +198,7 @@ class WeightShards:
                 first = names.setdefault(id(parameter), f"{path}.{name}" if path else name)
                 whole[first] = parameter
                 places.setdefault(first, []).append((owner, name))
+        module.register_forward_hook(_no_views)  # before FSDP2's own
         hooks = _fully_shard(module, self._units, mesh, self._reshard)
         sharded = {
             name: ShardedWeight(name, getattr(*its[0]), tuple(whole[name].shape), tuple(its))
@@ -318,6 +319,11 @@ def _fully_shard(
         fully_shard(unit, mesh=mesh, reshard_after_forward=freed)
         found.append((unit, torch_private.new_hooks(unit, before)))
     return found
+
+
+def _no_views(_module: nn.Module, _inputs: Any, outputs: Any) -> Any:
+    """Outputs that are no views: a program may change what DDP returns, and FSDP2 would lose its gradients."""
+    return torch_private.without_views(outputs) if torch.is_grad_enabled() else None
 
 
 def _by_unit(weights: dict[str, ShardedWeight], units: Sequence[nn.Module]) -> dict[nn.Module, list[ShardedWeight]]:

@@ -1,0 +1,141 @@
+"""What `stoker run --fit` decides for a program of several ranks: a certified plan for each way to share.
+
+The first rank traces and plans before it starts; the others hear of it when the program makes its process group.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import msgspec.structs
+
+from stoker.core.errors import ConfigError, TracingError
+from stoker.perf.memory.fitting import FitQuestion, taken_of
+from stoker.perf.memory.ranks import RankFacts, Way, facts_of, of_rank, plan_of_way, plan_ranks, ranked
+from stoker.records.fitting import FitPlan, RankedFits
+from stoker.run.fitting.devices import FitDevice
+from stoker.run.fitting.pricing import priced
+from stoker.run.fitting.tracing import trace, trace_plan
+from stoker.run.profiling.predicting import traceable
+
+_ROUNDS = 3
+_COUNTS = ("--nproc-per-node", "--nproc_per_node")
+_NODES = ("--nnodes",)
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """The ranks that a program is to have.
+
+    Attributes:
+        ranks: how many.
+        is_first: whether this process plans for all.
+        program: what each of them runs.
+    """
+
+    ranks: int
+    is_first: bool
+    program: tuple[str, ...]
+
+
+def place_of(environ: Mapping[str, str], program: Sequence[str]) -> RankPlace | None:
+    """The ranks of a program that a launcher starts, or has started; None for a single process.
+
+    Raises:
+        ConfigError: a launcher's numbers are not numbers.
+    """
+    size = environ.get("WORLD_SIZE", "")
+    if size.isdecimal() and int(size) > 1:
+        return RankPlace(int(size), environ.get("RANK", "0") == "0", tuple(program))
+    inner = tuple(traceable(program))
+    if inner == tuple(program) or not inner:
+        return None
+    options = program[: len(program) - len(inner)]
+    ranks = _number(options, _COUNTS, 1) * _number(options, _NODES, 1)
+    return RankPlace(ranks, True, inner) if ranks > 1 else None
+
+
+def _number(words: Sequence[str], names: Sequence[str], default: int) -> int:
+    for place, word in enumerate(words):
+        name, _, value = word.partition("=")
+        if name in names:
+            value = value or (words[place + 1] if place + 1 < len(words) else "")
+            if not value.isdecimal() or not int(value):
+                raise ConfigError(f"`{name}` must be a number for `--fit`, got {value or 'nothing'}; state it")
+            return int(value)
+    return default
+
+
+def plans_of(place: RankPlace, device: FitDevice) -> RankedFits:
+    """A certified plan for each way to share; the nearest miss where one does not fit.
+
+    Raises:
+        TracingError: the program cannot be traced.
+    """
+    with _as_first_of(place.ranks):
+        traced = trace(place.program, device.target)
+        words = [*place.program, "", ""]
+        name = words[1] if words[0] == "-m" else words[0]
+        question = FitQuestion(
+            name=os.path.basename(name), features=traced.features,
+            timeline=priced(traced.features, traced.timeline, device), model=traced.model, budget=device.budget,
+            device=device.name, emulated=device.emulated,
+        )  # fmt: skip
+        facts = facts_of(question.timeline)
+        plans = plan_ranks(question, place.ranks)
+        as_it_is = plans["ddp"]
+        if as_it_is.fits and not as_it_is.measures:
+            return ranked({"ddp": as_it_is}, facts)
+        # A trace takes seconds: those that fit are certified, and of others the nearest miss.
+        nearest = min(plans.values(), key=lambda plan: plan.peak_bytes)
+        for way, plan in list(plans.items()):
+            if not plan.fits and (plan is not nearest or any(each.fits for each in plans.values())):
+                continue
+            plans[way] = _certified(place, device, question, facts, way)
+    return ranked(plans, facts)
+
+
+def _certified(place: RankPlace, device: FitDevice, question: FitQuestion, facts: RankFacts, way: Way) -> FitPlan:
+    """The plan of a way, whose peak is that of its own trace."""
+    margin, nearest = 0, None
+    plan = plan_of_way(question, facts, place.ranks, way)
+    for _ in range(_ROUNDS):
+        others = tuple(each for each in plan.measures if each.kind != "zero1")
+        if not others:
+            return msgspec.structs.replace(plan, certified=True)
+        try:
+            found = trace_plan(place.program, device.target, msgspec.structs.replace(plan, measures=others))
+        except TracingError as error:
+            reason = f"the program does not run with it: {error}"
+            question = replace(question, barred={**question.barred, "recompute": reason})
+        else:
+            if not found.left:
+                changed = of_rank(found.timeline, facts, place.ranks, way)
+                peak = taken_of(changed, emulated=device.emulated, expandable=bool(plan.of("expandable")))
+                lacks = max(0, peak - device.budget)
+                certified = msgspec.structs.replace(plan, peak_bytes=peak, lacks_bytes=lacks, certified=True)
+                if certified.fits or (nearest is not None and peak >= nearest.peak_bytes):
+                    return certified if certified.fits or nearest is None else nearest
+                nearest, margin = certified, margin + lacks
+            question = replace(question, without={**question.without, **found.left})
+        plan = plan_of_way(question, facts, place.ranks, way, margin)
+    return nearest or plan
+
+
+@contextmanager
+def _as_first_of(ranks: int) -> Generator[None]:
+    """Children are told that they are the first rank of so many."""
+    told = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks)}
+    before = {name: os.environ.get(name) for name in told}
+    os.environ.update(told)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

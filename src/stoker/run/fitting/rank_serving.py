@@ -1,0 +1,191 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (torch.distributed is typed in part)
+"""`stoker run --fit` in the ranks of a program: one plan for all, applied when ``DistributedDataParallel`` is made."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from stoker.core.mishaps import line_of, reraise_from_handler
+from stoker.core.patching import Patches
+from stoker.core.texts import to_json
+from stoker.perf.features.tracing.distributed import paths
+from stoker.perf.memory.ranks import chosen
+from stoker.records.events import Notice
+from stoker.records.fitting import FitPlan, FitRun, FitRuns, MeasureKind, RankedFits
+from stoker.records.fitting_file import write_fits
+from stoker.run.fitting.handing import FROM_FIRST, assumed_link, link_of
+from stoker.run.loaders.serving import Serving
+from stoker.train.fitting.applying import AppliedPlan
+from stoker.train.fitting.counting import StepCount
+from stoker.train.sharding.marks import mark
+from stoker.train.sharding.states import StateShares, shard_states
+from stoker.train.sharding.telling import sums_timed, told_by_first
+from stoker.ui.fitting.words import write_outcome, write_plan
+
+_COUNTED = 3
+_LAUNCHER = "torch.distributed.launcher"
+"""What a process has loaded that starts the ranks."""
+
+
+class RankFitting:
+    """The fit of one rank of a program.
+
+    Args:
+        plans: file with the first rank's plans, or that there is none here.
+        mode: whether the plan is only reported.
+        serving: of the process; shows and records what is said.
+        folder: of the run.
+    """
+
+    def __init__(self, plans: str, mode: Literal["report", "auto"], serving: Serving, folder: Path) -> None:
+        self._own = b"" if plans == FROM_FIRST else Path(plans).read_bytes()
+        self._mode: Literal["report", "auto"] = mode
+        self._serving, self._folder = serving, folder
+        self._patches = Patches("the fit of a program of several ranks")
+        self._plan: FitPlan | None = None
+        self._applied: AppliedPlan | None = None
+        self._kinds: list[MeasureKind] = []
+        self._left: dict[str, str] = {}
+        self._shares: list[StateShares] = []
+        self._count = StepCount(_COUNTED, serving.clock.is_inside, self._counted)
+
+    def start(self) -> None:
+        """Waits for the program's replicated module from now on."""
+        kind = DistributedDataParallel
+        self._patches.set(kind, "__init__", self._constructor(kind.__init__))
+
+    def _constructor(self, original: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def construct(ddp: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+            if self._plan is not None or not dist.is_initialized():
+                original(ddp, *args, **kwargs)
+                return
+            given = dict(signature.bind(ddp, *args, **kwargs).arguments)
+            given.pop(next(iter(signature.parameters)))
+            module = given.pop("module")
+            group = given.get("process_group") or dist.group.WORLD
+            if dist.get_world_size(group) == 1:
+                original(ddp, *args, **kwargs)
+                return
+            plan = self._attempted(group)
+            if plan is None or not plan.changes or self._mode == "report":
+                original(ddp, *args, **kwargs)
+                self._begin(plan)
+                return
+            if plan.of("zero1"):
+                mark(module)
+            original(ddp, *args, **kwargs)
+            self._count.beside_bytes = buckets_of(ddp)
+            if plan.of("zero1"):
+                self._share_states(ddp)
+            self._begin(plan)
+
+        return construct
+
+    def _attempted(self, group: Any) -> FitPlan | None:
+        try:
+            return self._agreed(group)
+        except Exception as error:
+            reraise_from_handler(error)
+            self._tell(line_of("fit", error, "nothing is changed"), always=True)
+            return None
+
+    def _agreed(self, group: Any) -> FitPlan | None:
+        """The plan of all ranks: the first one's, at the rate that sums between them show. Collective."""
+        self._serving.look_at_place()
+        link = link_of(sums_timed(group), dist.get_world_size(group))
+        decided = b""
+        if dist.get_rank(group) == 0 and self._own:
+            decided = to_json(chosen(msgspec.json.decode(self._own, type=RankedFits), link or assumed_link()))
+        told = told_by_first(group, decided)
+        if not told:
+            return None
+        digest = hashlib.sha256(self._own).digest() if self._own else b""
+        first = told_by_first(group, digest)
+        if digest and digest != first:
+            self._tell("this rank has planned otherwise than the first one, whose plan is taken", always=True)
+        self._plan = plan = msgspec.json.decode(told, type=FitPlan)
+        self._tell(write_plan(plan))
+        return plan
+
+    def _share_states(self, ddp: DistributedDataParallel) -> None:
+        try:
+            self._shares.append(shard_states(ddp, refused=lambda reason: self._leave("zero1", reason)))
+            self._kinds.append("zero1")
+        except Exception as error:
+            reraise_from_handler(error)
+            self._leave("zero1", line_of("fit", error, "optimizer states stay whole"))
+
+    def _begin(self, plan: FitPlan | None) -> None:
+        """What is done to a model of one process as well, and the count, begin with its first forward pass."""
+        if plan is None or not plan.changes or self._mode == "report":
+            return
+        others = tuple(each for each in plan.measures if each.kind != "zero1")
+        self._applied = AppliedPlan(msgspec.structs.replace(plan, measures=others), paths, self._begun)
+        self._applied.install()
+
+    def _begun(self, _model: nn.Module) -> None:
+        assert self._applied is not None
+        for name, reason in self._applied.left.items():
+            self._leave(name, reason)
+        self._count.start()
+
+    def _counted(self) -> None:
+        if (run := self.record()) is not None and (line := write_outcome(run)):
+            self._tell(line)
+
+    def _leave(self, name: str, reason: str) -> None:
+        if name not in self._left:
+            self._left[name] = reason
+            self._tell(f"`{name}` is left as it is: {reason}")
+
+    def _tell(self, line: str, *, always: bool = False) -> None:
+        if always or not self._serving.place.rank:
+            self._serving.emit(Notice(t_s=self._serving.now_s(), text=f"fit: {line}"))
+
+    def record(self) -> FitRun | None:
+        """The plan, and what came of it so far; None without one."""
+        if self._plan is None:
+            return None
+        applied = (*self._kinds, *(self._applied.applied if self._applied is not None else ()))
+        left = tuple(f"`{name}` is left as it is: {reason}" for name, reason in self._left.items())
+        return FitRun(
+            plan=self._plan, mode=self._mode, rank=self._serving.place.rank, applied=applied, left=left,
+            counted=tuple(self._count.peaks),
+        )  # fmt: skip
+
+    def finish(self, rank: int) -> None:
+        """Takes back what can be, and writes the record on rank 0. Shares are served until the process ends."""
+        run = self.record()
+        self._count.stop()
+        if self._applied is not None:
+            self._applied.remove()
+        self._patches.restore()
+        for each in self._shares:
+            each.close()
+        if run is not None and not rank:
+            write_fits(self._folder, FitRuns(runs=(run,)))
+        elif run is None and self._own and not rank and _LAUNCHER not in sys.modules:
+            self._tell("no `DistributedDataParallel` of two ranks or more was made: nothing was changed")
+
+
+def buckets_of(ddp: DistributedDataParallel) -> int:
+    """Bytes of the copies of gradients that DDP exchanges; 0 where gradients lie in them."""
+    untyped: Any = ddp
+    if untyped.gradient_as_bucket_view:
+        return 0
+    return sum(each.numel() * each.element_size() for each in untyped.module.parameters() if each.requires_grad)

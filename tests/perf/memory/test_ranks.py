@@ -1,0 +1,91 @@
+"""Ways for ranks to share what a program holds: what a rank has then, what is exchanged, and the choice."""
+
+from __future__ import annotations
+
+import msgspec.structs
+import pytest
+
+from stoker.perf.communication.links import stated
+from stoker.perf.features.lifetimes import BufferLife, CallInTime, MemoryTimeline
+from stoker.perf.memory.fitting import taken_of
+from stoker.perf.memory.ranks import chosen, exchange_s, facts_of, gather_bytes, of_rank, ranked
+from stoker.records.fitting import FitMeasure, FitPlan
+
+MB = 1 << 20
+
+
+def life(size: int, birth: int, death: int, category: str, phase: str, module: str) -> BufferLife:
+    return BufferLife(size * MB, birth, death, -1, -1, category, phase, module, "train.py:1")  # type: ignore[arg-type]
+
+
+def timeline() -> MemoryTimeline:
+    """Two blocks of 4 and 2 MB, AdamW, and activations that are gone before the optimizer's step."""
+    buffers = (
+        life(4, 0, 90, "parameters", "forward", "blocks.0"),
+        life(2, 1, 90, "parameters", "forward", "blocks.1"),
+        life(8, 2, 90, "optimizer", "optimizer", ""),
+        life(4, 3, 90, "optimizer", "optimizer", ""),
+        life(5, 11, 50, "activations", "forward", "blocks.0"),
+        life(4, 40, 80, "gradients", "backward", "blocks.0"),
+        life(2, 41, 80, "gradients", "backward", "blocks.1"),
+        life(6, 60, 70, "temporaries", "optimizer", ""),
+    )
+    calls = (
+        CallInTime(12, "addmm", "gemm", "forward", "blocks.0", 0.0, 0.1),
+        CallInTime(39, "mm", "gemm", "backward", "blocks.1", 0.0, 0.2),
+        CallInTime(60, "_foreach_mul", "pointwise", "optimizer", "", 0.0, 0.1),
+    )
+    return MemoryTimeline(name="p", target="cpu", batch_size=1, begin=10, end=90, buffers=buffers, calls=calls)
+
+
+def peak(found: MemoryTimeline) -> int:
+    return taken_of(found, emulated=True, expandable=False)
+
+
+def test_ddp_holds_copies_of_gradients_and_zero1_a_share_of_states_and_of_their_temporaries() -> None:
+    plain, facts = timeline(), facts_of(timeline())
+    assert facts.weights == (0, 4 * MB, 2 * MB)
+    assert peak(plain) == (6 + 12 + 6 + 6) * MB
+    assert peak(of_rank(plain, facts, 2, "ddp")) == peak(plain) + 6 * MB
+    # States and temporaries in halves; the peak is the backward pass then, with its activations.
+    assert peak(of_rank(plain, facts, 2, "zero1")) == (6 + 6 + 6 + 6 + 5) * MB
+    assert gather_bytes(8 * MB, 2) == MB // 2 * 3
+    assert gather_bytes(1000, 2) == 500 * 3
+    assert gather_bytes(600 * MB, 4) == 2 * MB * 5
+
+
+def test_the_exchange_of_zero1_is_that_of_ddp_and_a_gathering() -> None:
+    facts, link = facts_of(timeline()), stated(1e9, 1e-5)
+    more_s = exchange_s(facts, 2, "zero1", link) - exchange_s(facts, 2, "ddp", link)
+    assert more_s == pytest.approx(6 * MB / 2 / link.bandwidth, rel=0.05)
+
+
+def plan(peak_bytes: int, added_s: float, kind: str = "recompute") -> FitPlan:
+    measures = (FitMeasure(kind=kind, added_s=added_s),)  # type: ignore[arg-type]
+    return FitPlan(
+        name="p", budget_bytes=30 * MB, device="d", ranks=2, plain_bytes=36 * MB, plain_step_s=1.0,
+        peak_bytes=peak_bytes, step_s=1.0 + added_s, measures=measures, lacks_bytes=max(0, peak_bytes - 30 * MB),
+    )  # fmt: skip
+
+
+def test_the_link_decides_between_computing_again_and_sharing() -> None:
+    facts = facts_of(timeline())
+    plans = {"ddp": plan(29 * MB, 0.02), "zero1": plan(29 * MB, 0.0, "zero1")}
+    fits = ranked(plans, facts)  # type: ignore[arg-type]
+    fast, slow = chosen(fits, stated(1e10, 1e-5)), chosen(fits, stated(1e7, 1e-5))
+    assert [each.kind for each in fast.measures] == ["zero1"]
+    assert [each.kind for each in slow.measures] == ["recompute"]
+    assert fast.rejected[0].reason == "it is slower"
+    assert (fast.measures[0].added_s or 0) > 0
+    assert fast.step_s == pytest.approx(1.0 + (fast.measures[0].added_s or 0))
+
+
+def test_what_does_not_fit_is_not_chosen_and_the_nearest_miss_is_where_nothing_fits() -> None:
+    facts, link = facts_of(timeline()), stated(1e10, 1e-5)
+    plans = {"ddp": plan(31 * MB, 0.0), "zero1": plan(29 * MB, 5.0, "zero1")}
+    found = chosen(ranked(plans, facts), link)  # type: ignore[arg-type]
+    assert found.fits
+    assert found.rejected[0].reason == "it does not fit"
+    worse = {**plans, "zero1": msgspec.structs.replace(plans["zero1"], peak_bytes=33 * MB, lacks_bytes=3 * MB)}
+    nearest = chosen(ranked(worse, facts), link)  # type: ignore[arg-type]
+    assert (nearest.fits, nearest.peak_bytes) == (False, 31 * MB)
