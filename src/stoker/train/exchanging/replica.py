@@ -28,7 +28,6 @@ from stoker.records.exchange import (
     POWER_RANK,
     AgreedExchange,
     ExchangeRun,
-    LayerCounts,
     LayerMethod,
     MeasuredExchange,
     ProbedLinks,
@@ -36,12 +35,13 @@ from stoker.records.exchange import (
 from stoker.train.exchanging import measuring, weights
 from stoker.train.exchanging.compressed import HalvedSum, LowRankSum
 from stoker.train.exchanging.factors import factored_layers
-from stoker.train.exchanging.layout import GATHERED, OF_WEIGHTS, BucketLayout, PlacedWeight, laid_out
+from stoker.train.exchanging.layout import GATHERED, BucketLayout, PlacedWeight, laid_out
 from stoker.train.exchanging.mixed_round import MixedRound, RingReducer
 from stoker.train.exchanging.own_rings import OwnRing
 from stoker.train.exchanging.plain.active_ranks import ActiveRanks
 from stoker.train.exchanging.plain.plain_sums import PlainSums
 from stoker.train.exchanging.splits.plans import (
+    by_weight,
     gain_words,
     is_by_ring,
     ring_share,
@@ -52,7 +52,7 @@ from stoker.train.exchanging.splits.plans import (
     without_sums,
 )
 from stoker.train.exchanging.splits.replica_splits import ReplicaSplits
-from stoker.train.exchanging.standing import LayerStanding
+from stoker.train.exchanging.standing import LayerStanding, counts_of
 from stoker.train.program import sharing
 from stoker.train.program.lookouts import OwnLookout
 from stoker.train.ring.watching.blame import RankFault
@@ -391,7 +391,7 @@ class ReplicaExchange:
 
     def _adopt(self, agreed: AgreedExchange) -> None:
         self._capture(on=False)
-        self._methods = self._by_weight(agreed)
+        self._methods = by_weight(agreed, self._exchanged)
         for each in agreed.methods:
             if each.weight in self._layers:
                 self._layers[each.weight].install()
@@ -408,16 +408,6 @@ class ReplicaExchange:
         self._look_out()
         self._trial = CutTrial() if self._tries else None
         self._turn(on=True)
-
-    def _by_weight(self, agreed: AgreedExchange) -> dict[str, LayerMethod]:
-        """The methods by the names of weights: some are of one weight, sums of all that a module has."""
-        found: dict[str, LayerMethod] = {}
-        for each in agreed.methods:
-            if each.method in OF_WEIGHTS:
-                found[each.weight] = each
-            else:
-                found |= {name: each for name in self._exchanged if name.rpartition(".")[0] == each.module}
-        return found
 
     def _turn(self, *, on: bool) -> None:
         self._is_on = on
@@ -537,7 +527,7 @@ class ReplicaExchange:
         if len(rest.methods) == len(self.agreed.methods) or not without_splits(rest).methods:
             return False
         self.agreed = rest
-        self._methods = self._by_weight(without_splits(rest))
+        self._methods = by_weight(without_splits(rest), self._exchanged)
         self._own_ring.close()
         self.ring = None
         self._look_out()
@@ -611,16 +601,7 @@ class ReplicaExchange:
             name=self.name, ranks=self.ranks, agreed=self.agreed, step=self._planned_at, steps=self.rounds,
             gain=self._gain, kept=self._is_on, plain_step_s=times[False], planned_step_s=times[True],
             plain_bytes=self._plain_bytes, planned_bytes=self._planned_bytes, repaired=self._repaired,
-            counts=[
-                LayerCounts(
-                    weight=name, method=self._methods[name].method, steps=each.steps, doubts=dict(each.doubts),
-                    left=each.left,
-                )
-                for name, each in self._standings.items()
-            ] + [
-                LayerCounts(weight=name, method=method, steps=each.steps, doubts=dict(each.doubts), left="")
-                for method, sums in (("power", self._thin), ("half", self._halves)) for name, each in sums.items()
-            ],
+            counts=counts_of(self._standings, self._methods, {"power": self._thin, "half": self._halves}),
             notes=list(self._notes),
         )  # fmt: skip
         return found if self.splits is None else self.splits.recorded(found)

@@ -6,8 +6,10 @@ All ranks read all headers, and so keep the same standing without asking each ot
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
+from stoker.records.exchange import LayerCounts, LayerMethod
 from stoker.train.exchanging.payload import Doubt, Header
 
 _PENALTY = 2
@@ -55,3 +57,34 @@ class LayerStanding:
             self.left = self.left or "more rows than its memory allows"
         else:
             self.room = max(self.room, wanted)
+
+
+class Counted(Protocol):
+    """Sums of one layer by a method that is not exact."""
+
+    steps: int
+    doubts: Counter[str]
+
+
+def counts_of(
+    standings: Mapping[str, LayerStanding], methods: Mapping[str, LayerMethod],
+    sums: Mapping[str, Mapping[str, Counted]],
+) -> list[LayerCounts]:  # fmt: skip
+    """How often each layer went its planned way, for the record.
+
+    Args:
+        standings: of gathered layers.
+        methods: of the plan, by weight.
+        sums: of layers with another method, by its name.
+    """
+    found = [
+        LayerCounts(
+            weight=name, method=methods[name].method, steps=each.steps, doubts=dict(each.doubts), left=each.left
+        )
+        for name, each in standings.items()
+    ]
+    return found + [
+        LayerCounts(weight=name, method=method, steps=each.steps, doubts=dict(each.doubts), left="")
+        for method, of_layers in sums.items()
+        for name, each in of_layers.items()
+    ]

@@ -82,7 +82,7 @@ class Buffers:
     def note_scratch(self, sizes: Iterable[float], module: int) -> None:
         """Records what the kernels took that have just made their outputs, one after another."""
         for size in sizes:
-            self.scratch.append((self.now, int(size), self.phase, module, place()))
+            self.scratch.append((self.now, int(size), self.phase, module, program_line()))
 
     def alias(self, twin: Tensor, of: Tensor) -> None:
         """Declares that a tensor stands for the memory of another one."""

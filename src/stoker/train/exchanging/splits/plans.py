@@ -6,8 +6,25 @@ from collections.abc import Collection, Mapping
 
 from msgspec.structs import replace
 
-from stoker.records.exchange import SPLITS, AgreedExchange, MeasuredExchange
+from stoker.records.exchange import SPLITS, AgreedExchange, LayerMethod, MeasuredExchange
+from stoker.train.exchanging.layout import OF_WEIGHTS
 from stoker.train.exchanging.own_rings import BY_RING
+
+
+def by_weight(agreed: AgreedExchange, weights: Collection[str]) -> dict[str, LayerMethod]:
+    """A plan's methods by the names of weights: some are of one weight, sums of all that a module has.
+
+    Args:
+        agreed: the plan.
+        weights: names of those that are exchanged.
+    """
+    found: dict[str, LayerMethod] = {}
+    for each in agreed.methods:
+        if each.method in OF_WEIGHTS:
+            found[each.weight] = each
+        else:
+            found |= {name: each for name in weights if name.rpartition(".")[0] == each.module}
+    return found
 
 
 def ring_share(ranks: int) -> float:
