@@ -31,7 +31,8 @@ from stoker.run.exchanging.serving import planner
 from stoker.train.exchanging import calling, own_rings, sharing
 from stoker.train.exchanging import replica as replicas_of_hook
 from stoker.train.exchanging.mixed_round import MixedRound
-from stoker.train.exchanging.replica import ExchangePlanner, ReplicaExchange
+from stoker.train.exchanging.replica import ReplicaExchange
+from stoker.train.exchanging.splits.plans import ExchangePlanner
 from stoker.train.exchanging.weights import hash_of
 from stoker.train.program.replicas import ReplicaWatch
 from stoker.train.ring import meeting

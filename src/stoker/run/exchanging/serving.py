@@ -21,7 +21,8 @@ from stoker.records.runlog import has_records
 from stoker.run.exchanging.shards import ShardWatch
 from stoker.run.loaders.serving import Serving
 from stoker.train.exchanging.calling import serve
-from stoker.train.exchanging.replica import ExchangePlanner, ReplicaExchange
+from stoker.train.exchanging.replica import ReplicaExchange
+from stoker.train.exchanging.splits.plans import ExchangePlanner
 from stoker.train.program.replicas import ReplicaWatch
 from stoker.train.program.versions import unlike_versions
 from stoker.train.ring.synchronise import copied_by_chain

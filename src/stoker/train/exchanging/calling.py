@@ -16,7 +16,8 @@ from stoker.records.exchange import AgreedExchange, LayerMethod, MeasuredExchang
 from stoker.train.exchanging.hook import exchange_hook
 from stoker.train.exchanging.layout import OF_WEIGHTS
 from stoker.train.exchanging.mixed_round import RingReducer
-from stoker.train.exchanging.replica import ExchangePlanner, ReplicaExchange
+from stoker.train.exchanging.replica import ReplicaExchange
+from stoker.train.exchanging.splits.plans import ExchangePlanner
 from stoker.train.exchanging.splits.replica_splits import ReplicaSplits
 from stoker.train.program.versions import unlike_versions
 

@@ -13,7 +13,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, 
 
 import msgspec
 import torch
@@ -41,6 +41,7 @@ from stoker.train.exchanging.own_rings import OwnRing
 from stoker.train.exchanging.plain.active_ranks import ActiveRanks
 from stoker.train.exchanging.plain.plain_sums import PlainSums
 from stoker.train.exchanging.splits.plans import (
+    ExchangePlanner,
     by_weight,
     gain_words,
     is_by_ring,
@@ -70,14 +71,6 @@ _RELEASE_S = 0.02
 """In which the backend's threads release what timed sums: four switches of the interpreter, which may end next."""
 
 ProgramHook = Callable[[Any, Any], Any]
-
-
-class ExchangePlanner(Protocol):
-    """Decides, on rank 0, from what all ranks measured."""
-
-    def __call__(self, measured: list[MeasuredExchange]) -> AgreedExchange:
-        """The plan."""
-        ...
 
 
 class ReplicaExchange:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Protocol
 
 from msgspec.structs import replace
 
 from stoker.records.exchange import SPLITS, AgreedExchange, LayerMethod, MeasuredExchange
 from stoker.train.exchanging.layout import OF_WEIGHTS
 from stoker.train.exchanging.own_rings import BY_RING
+
+
+class ExchangePlanner(Protocol):
+    """Decides, on rank 0, from what all ranks measured."""
+
+    def __call__(self, measured: list[MeasuredExchange]) -> AgreedExchange:
+        """The plan."""
+        ...
 
 
 def by_weight(agreed: AgreedExchange, weights: Collection[str]) -> dict[str, LayerMethod]:

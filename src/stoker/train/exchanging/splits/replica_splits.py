@@ -21,8 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stoker.core.mishaps import line_of, reraise_from_handler
 from stoker.records.exchange import AgreedExchange, ExchangeRun, MeasuredLayer, SplitRun
-from stoker.train.exchanging import sharing, weights
+from stoker.train.exchanging import weights
 from stoker.train.exchanging.splits.plans import predicted_of
+from stoker.train.program import sharing
 from stoker.train.splitting.layers import SplitKind
 from stoker.train.splitting.running.seeing import SplitSight
 from stoker.train.splitting.running.split_trial import SplitTrial
