@@ -13,7 +13,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, 
+from typing import Any
 
 import msgspec
 import torch
