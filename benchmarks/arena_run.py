@@ -146,7 +146,9 @@ def measure(options: Options) -> Report:
         if plan is None:
             rows.append([name, "no plan", "", "", f"{statistics.median(each.times):.2f}", str(each.ordinary)])
             continue
-        outside = ", ".join(f"{part.operator} {format_bytes(part.peak_bytes)}" for part in plan.outside[:3])
+        outside = ", ".join(
+            f"{part.operator.split('.')[1]} {format_bytes(part.peak_bytes)}" for part in plan.outside[:2]
+        )
         rows.append(
             [
                 name, f"{plan.inside_frac:.0%} of {format_bytes(plan.peak_bytes)}", format_bytes(plan.arena_bytes),

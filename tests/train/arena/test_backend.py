@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
+import stoker.train.arena.backend as backends
 import stoker.train.arena.running as running
 from stoker.train.arena.running import Graphs
 
@@ -21,6 +22,7 @@ def _fresh() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.compiler.reset()
+    backends._arenas.clear()  # numbers of code begin again with the reset, and earlier models may still be alive
     yield
     torch.compiler.reset()
     torch.set_num_threads(before)
