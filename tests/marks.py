@@ -64,6 +64,7 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/cache/store/test_flips.py": "stays: any bit of the table of an open store; of records, in test_damage",
     "tests/cache/store/test_processes.py::test_four_processes_under_eviction[epoch": "stays: lru",
     "tests/contract/test_contract.py::test_equal_to_torch[change-": "stays: one of a group; of order, values, all",
+    "tests/run/memory/test_killed.py::test_the_next_run": "stays: the same on records of runs, without a process",
     "tests/run/memory/test_ending.py::test_nothing_is_said*quiet": "stays: caught; what is said, once",
     "tests/cli/test_plan_definitions.py::test_a_function_of_a_file_is_asked": "stays: its mistakes; tracing, in perf",
     "tests/contract/test_elsewhere.py": "stays: random",

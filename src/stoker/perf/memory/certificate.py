@@ -24,7 +24,7 @@ _MOST_PAIRS = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Certificate:
+class PlanProof:
     """What is known about the smallest plan.
 
     Attributes:
@@ -41,7 +41,7 @@ class Certificate:
         return self.placement.size <= self.bound
 
 
-def certify(lives: Sequence[tuple[int, int, int]], placement: Placement, *, limit_s: float = LIMIT_S) -> Certificate:
+def certify(lives: Sequence[tuple[int, int, int]], placement: Placement, *, limit_s: float = LIMIT_S) -> PlanProof:
     """A proof that a plan is the smallest, or the best bound that was found; a smaller plan if there is one.
 
     Args:
@@ -53,14 +53,14 @@ def certify(lives: Sequence[tuple[int, int, int]], placement: Placement, *, limi
         MissingExtraError: the bound is missed and scipy is not installed.
     """
     if placement.size <= placement.bound:
-        return Certificate(placement, placement.bound)
+        return PlanProof(placement, placement.bound)
     taken = [place for place, (nbytes, _, _) in enumerate(lives) if nbytes]
     pairs = _pairs([lives[place] for place in taken])
     solved = None
     if pairs is not None:
         solved = _solve([-(-lives[place][0] // ALIGNED) for place in taken], pairs, placement, limit_s)
     if solved is None:
-        return Certificate(placement, placement.bound)
+        return PlanProof(placement, placement.bound)
     places, least = solved
     if places is not None:
         offsets = [0] * len(lives)
@@ -69,7 +69,7 @@ def certify(lives: Sequence[tuple[int, int, int]], placement: Placement, *, limi
         size = max(at + -(-lives[place][0] // ALIGNED) * ALIGNED for place, at in enumerate(offsets))
         if size < placement.size and _is_valid(lives, offsets):
             placement = replace(placement, offsets=tuple(offsets), size=size)
-    return Certificate(placement, min(max(placement.bound, least * ALIGNED), placement.size))
+    return PlanProof(placement, min(max(placement.bound, least * ALIGNED), placement.size))
 
 
 def _pairs(lives: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]] | None:
