@@ -79,8 +79,8 @@ def with_options(timeline: MemoryTimeline, options: Options) -> tuple[MemoryTime
 def used_up(timeline: MemoryTimeline) -> tuple[MemoryTimeline, float]:
     """The timeline where each gradient dies once it is applied, and the added seconds.
 
-    What an update allocates, for one parameter, is alive next to the gradient; later steps of the optimizer find nothing
-    to do.
+    What an update allocates, for one parameter, is alive next to the gradient; later steps of the optimizer find
+    nothing to do.
     """
     update = _update_bytes(timeline)
     largest = max((each.bytes for each in timeline.buffers if each.category == "parameters"), default=0)
