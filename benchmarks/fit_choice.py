@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.support.harness import Bar, Options, Report, run
-from stoker.perf.memory.tree_choice import Repeat, StepPart, choose_parts
+from stoker.perf.memory.choice.tree_choice import Repeat, StepPart, choose_parts
 from stoker.records.fitting import Keeps
 
 BAR = Bar(

@@ -37,7 +37,7 @@ class FitMeasure(msgspec.Struct, frozen=True, kw_only=True):
     number: int = 0
     """Parts of a batch (``chunks``), ranks (``zero1``, ``fsdp``) or stages (``pipeline``); 0 for others."""
     reshards: bool = True
-    """Of ``fsdp``: whether weights are freed between the forward and the backward pass."""
+    """Whether weights are freed between the forward and the backward pass of ``fsdp``."""
     saves_bytes: int = 0
     """By how much the peak falls, after the measures before it."""
     added_s: float | None = 0.0
@@ -155,7 +155,7 @@ class FitRun(msgspec.Struct, frozen=True, kw_only=True):
     left: tuple[str, ...] = ()
     """Measures that could not be applied or were taken back, with the reason, as sentences without their full stops."""
     counted: tuple[CountedPeak, ...] = ()
-    """Of the first steps: counted bytes of tensors on CPUs, or what CUDA's allocator reserved."""
+    """Peaks of the first steps: counted bytes of tensors on CPUs, or what CUDA's allocator reserved."""
     notes: tuple[str, ...] = ()
 
     @property

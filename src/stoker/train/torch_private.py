@@ -42,7 +42,7 @@ SYMBOLS = (
         "a program's hook of torch's own C++: replaced", "before 2.6",
     ),
     ("torch.utils._python_dispatch._get_current_dispatch_mode", "which mode a program entered last", "before 2.6"),
-    ("torch.utils._python_dispatch.TorchDispatchMode", "counts bytes beside a program", "before 2.6"),
+    ("torch.utils._python_dispatch.TorchDispatchMode", "counts bytes of a program", "before 2.6"),
     ("torch.utils._pytree.tree_flatten", "takes nested values apart", "before 2.6"),
     ("torch.utils._pytree.tree_leaves", "tensors in nested values", "before 2.6"),
     ("torch.utils._pytree.tree_unflatten", "puts nested values together", "before 2.6"),

@@ -7,7 +7,7 @@ import pytest
 
 from stoker.perf.communication.links import stated
 from stoker.perf.features.lifetimes import BufferLife, CallInTime, MemoryTimeline
-from stoker.perf.memory.fitting import taken_of
+from stoker.perf.memory.choice.fitting import taken_of
 from stoker.perf.memory.ranks import chosen, exchange_s, facts_of, gather_bytes, of_rank, ranked
 from stoker.records.fitting import FitMeasure, FitPlan
 

@@ -43,7 +43,7 @@ from stoker.perf.features.tracing.watch import StepFollower, first_size
 
 
 class Companion(Protocol):
-    """What runs beside a traced program, in its process."""
+    """What else runs with a traced program, in its process."""
 
     def start(self, recorder: DispatchRecorder, watch: StepFollower) -> None:
         """The program begins."""

@@ -17,7 +17,7 @@ from stoker.perf.communication.links import Interconnect
 from stoker.perf.communication.replicas import Shard, ddp, exposed
 from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
 from stoker.perf.features.records import block_of
-from stoker.perf.memory.fitting import FitQuestion, plan_fit, taken_of
+from stoker.perf.memory.choice.fitting import FitQuestion, plan_fit, taken_of
 from stoker.perf.memory.remedies import sharded
 from stoker.records.fitting import FitMeasure, FitPlan, RankedFits, RejectedFit
 

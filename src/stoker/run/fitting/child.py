@@ -1,4 +1,4 @@
-"""Traces a program beside which a plan that makes it fit is applied, or without one looks at what can be done to it.
+"""Traces a program with a plan that makes it fit, or without one looks at what can be done to it.
 
 The same code acts here and in the program's own process.
 """

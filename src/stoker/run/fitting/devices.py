@@ -12,7 +12,7 @@ from typing import Literal
 from stoker.core.errors import ConfigError
 
 EMULATED = "emulated device"
-"""What the budget of a program on CPUs is of: bytes of its tensors, counted beside it."""
+"""What the budget of a program on CPUs is of: bytes of its tensors, counted while it runs."""
 _ASK = """\
 import json, torch
 found = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
@@ -36,7 +36,7 @@ class FitDevice:
 
     @property
     def emulated(self) -> bool:
-        """Whether bytes of tensors are counted beside a program on CPUs."""
+        """Whether bytes of tensors are counted while it runs on CPUs."""
         return self.target == "cpu"
 
 
@@ -60,7 +60,7 @@ def device_of(size: int | None) -> FitDevice:
 
 
 def _gpu() -> tuple[str, int] | None:
-    """Name and bytes of the first GPU that torch sees; asked in a process of its own, where there is a driver."""
+    """Name and bytes of the first GPU that torch sees; asked in another process, where there is a driver."""
     if not any(Path(place).exists() for place in ("/dev/nvidiactl", "/dev/dxg")):
         return None
     try:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from stoker.perf.features.step import trace
 from stoker.perf.features.tracing.distributed import paths
-from stoker.perf.memory.fitting import FitQuestion, plan_fit
+from stoker.perf.memory.choice.fitting import FitQuestion, plan_fit
 from stoker.records.fitting import FitPlan
 from stoker.run.fitting.devices import EMULATED, FitDevice
 from stoker.run.fitting.looking import ModelLook

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from stoker.perf.features.torch_private import tree_leaves
 from stoker.perf.features.tracing.distributed import paths
-from stoker.perf.memory.fitting import UNCALLED
+from stoker.perf.memory.choice.fitting import UNCALLED
 from stoker.records.fitting import TracedModel
 from stoker.run.fitting.gradients import asked_for, not_followed
 from stoker.train.fitting.chunking import why_not_cut
@@ -38,7 +38,7 @@ class ModelLook:
         self._running: list[tuple[nn.Module, _State]] = []
         self._changed: dict[int, str] = {}
         self._modules: list[nn.Module] = []
-        """Of which something is known: an id is unique while its object lives."""
+        """Those of which something is known: an id is unique while its object lives."""
         self._called: set[int] = set()
         self.first: nn.Module | None = None
         """The first module that was called."""

@@ -18,7 +18,7 @@ from stoker.core.errors import ConfigError, FitError, TracingError
 from stoker.core.extras import require
 from stoker.core.saying import say
 from stoker.core.texts import to_json
-from stoker.perf.memory.fitting import FitQuestion, plan_fit, taken_of
+from stoker.perf.memory.choice.fitting import FitQuestion, plan_fit, taken_of
 from stoker.perf.memory.ranks import chosen
 from stoker.records.fitting import FitMeasure, FitPlan, RejectedFit
 from stoker.run.fitting.devices import FitDevice, device_of

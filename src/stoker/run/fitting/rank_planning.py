@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import msgspec.structs
 
 from stoker.core.errors import ConfigError, TracingError
-from stoker.perf.memory.fitting import FitQuestion, taken_of
+from stoker.perf.memory.choice.fitting import FitQuestion, taken_of
 from stoker.perf.memory.ranks import RankFacts, Way, facts_of, of_rank, plan_of_way, plan_ranks, ranked
 from stoker.records.fitting import FitPlan, RankedFits
 from stoker.run.fitting.devices import FitDevice

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false
-"""Counts the peak of a program's first steps beside it, without a change of what it computes."""
+"""Counts the peak of a program's first steps while it runs, without a change of what it computes."""
 
 from __future__ import annotations
 

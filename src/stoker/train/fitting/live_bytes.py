@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false
-"""Bytes of tensors that are alive in a running program, counted beside it: the device of a program that has none.
+"""Bytes of tensors that are alive in a running program, counted while it runs: the device of a program that has none.
 
 Storages are counted from the operation that first uses or makes them until they are freed. What operations allocate and
 free within themselves is not seen; it belongs to no tensor of the program. What a loader makes counts once an operation

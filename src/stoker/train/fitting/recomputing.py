@@ -95,7 +95,7 @@ def derived(original: type[nn.Module], forward: Callable[..., Any]) -> type[nn.M
 
 
 _rebuild = copyreg._reconstructor  # pyright: ignore[reportAttributeAccessIssue]
-"""What pickle makes objects with that have no method of their own: known everywhere."""
+"""What pickle makes objects with that have no method that are private to them: known everywhere."""
 
 Contexts = tuple[contextlib.AbstractContextManager[Any], contextlib.AbstractContextManager[Any]]
 

@@ -1,7 +1,7 @@
 """Chooses what makes a program fit a budget in the least time, without a change of what it computes; pure.
 
 Options for the whole program are enumerated; for each, units to repeat are chosen exactly. The peak of a choice is that
-of its steps by themselves: whoever applies the plan traces the chosen form from the start, and asks again with what
+of its steps by themselves: who applies the plan traces the chosen form from the start, and asks again with what
 that trace was above.
 """
 
@@ -15,13 +15,13 @@ import msgspec.structs
 
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.records import StepFeatures
+from stoker.perf.memory.choice.options import Options, has_foreach, why_not_used_up, with_options
+from stoker.perf.memory.choice.tree_choice import StepPart, choose_parts
+from stoker.perf.memory.choice.unit_costs import parts_of
+from stoker.perf.memory.choice.units import ModuleUnit, nested_units, repeated
 from stoker.perf.memory.needs import CONTEXT_BYTES
-from stoker.perf.memory.options import Options, has_foreach, why_not_used_up, with_options
 from stoker.perf.memory.reserve import replay
 from stoker.perf.memory.timeline import peak_before, step_peak
-from stoker.perf.memory.tree_choice import StepPart, choose_parts
-from stoker.perf.memory.unit_costs import parts_of
-from stoker.perf.memory.units import ModuleUnit, nested_units, repeated
 from stoker.records.fitting import FitMeasure, FitPlan, Keeps, RejectedFit, TracedModel
 
 INTERVAL_FRAC = 0.005
@@ -42,7 +42,7 @@ class FitQuestion:
         model: what may be done to it.
         budget: bytes.
         device: what they are of.
-        emulated: whether they are of tensors alone, counted beside a program on CPUs.
+        emulated: whether they are of tensors alone, counted while it runs on CPUs.
         barred: kinds of measures that turned out not to work, with the reason.
         without: modules that turned out not to be repeatable, with the reason.
     """

@@ -16,10 +16,10 @@ from stoker.perf.communication.times import PassTimes
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.features.step import trace
-from stoker.perf.memory.fitting import FitQuestion, plan_fit, taken_of
-from stoker.perf.memory.options import Options, why_not_used_up, with_options
+from stoker.perf.memory.choice.fitting import FitQuestion, plan_fit, taken_of
+from stoker.perf.memory.choice.options import Options, why_not_used_up, with_options
+from stoker.perf.memory.choice.units import ModuleUnit, nested_units, repeated
 from stoker.perf.memory.timeline import by_category, by_line, by_module, step_peak, with_seconds
-from stoker.perf.memory.units import ModuleUnit, nested_units, repeated
 from stoker.records.fitting import FitPlan, Keeps, TracedModel
 from stoker.train.fitting.recomputing import recompute
 

@@ -23,7 +23,7 @@ BY_PARAMETER = frozenset({
 """Optimizers of torch that update each parameter by its own gradient and state alone."""
 _ZEROING = ("zero_", "_foreach_zero_")
 _UPDATE_S = 3e-5
-"""Time of the host for an update of one parameter by itself, beside its operations (assumed)."""
+"""Time of the host for an update of one parameter by itself, besides its operations (assumed)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ def with_options(timeline: MemoryTimeline, options: Options) -> tuple[MemoryTime
 def used_up(timeline: MemoryTimeline) -> tuple[MemoryTimeline, float]:
     """The timeline where each gradient dies once it is applied, and the added seconds.
 
-    What an update allocates, for one parameter, is alive beside the gradient; later steps of the optimizer find nothing
-    to do.
+    What an update allocates, for one parameter, is alive next to the gradient; later steps of the optimizer find
+    nothing to do.
     """
     update = _update_bytes(timeline)
     largest = max((each.bytes for each in timeline.buffers if each.category == "parameters"), default=0)

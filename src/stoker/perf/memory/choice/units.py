@@ -146,7 +146,7 @@ class _Reading:
         return tuple(found)
 
     def _pass(self, ahead: tuple[int, int], back: Sequence[int]) -> UnitPass | None:
-        """The pass of consecutive calls and of those of a backward pass; None if it keeps nothing of its own."""
+        """The pass of consecutive calls and of those of a backward pass; None if it keeps nothing that it made."""
         start, stop = self._starts[ahead[0]], self._end_of(ahead[1] - 1)
         first, last = bisect_left(self._births, start), bisect_left(self._births, stop)
         buffers, needed = self._timeline.buffers, set(back)

@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.perf.features.lifetimes import MemoryTimeline
+from stoker.perf.memory.choice.tree_choice import Repeat, StepPart
+from stoker.perf.memory.choice.units import ModuleUnit, UnitPass, first_end, seconds_of
 from stoker.perf.memory.timeline import live_bytes
-from stoker.perf.memory.tree_choice import Repeat, StepPart
-from stoker.perf.memory.units import ModuleUnit, UnitPass, first_end, seconds_of
 from stoker.records.fitting import Keeps
 
 _LEAST_SAVED = 0.0005
 """Share of the peak that repeating a unit must save to be a choice (assumed)."""
 REPEAT_S = 5e-5
-"""Time of the host for each repetition, beside its operations (measured 40-60 us on one core of a server)."""
+"""Time of the host for each repetition, besides its operations (measured 40-60 us on one core of a server)."""
 
 Span = tuple[int, int]
 
@@ -26,7 +26,7 @@ def parts_of(timeline: MemoryTimeline, units: Sequence[ModuleUnit], *, products:
 
     Args:
         timeline: with no unit repeated.
-        units: of it, as :func:`~stoker.perf.memory.units.nested_units` gives.
+        units: of it, as :func:`~stoker.perf.memory.choice.units.nested_units` gives.
         products: whether keeping results of products is a choice.
     """
     costs = _Costs(timeline, products)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from stoker.perf.memory.tree_choice import Repeat, StepPart, choose_parts
+from stoker.perf.memory.choice.tree_choice import Repeat, StepPart, choose_parts
 from stoker.records.fitting import Keeps
 
 REPEATS = st.lists(
