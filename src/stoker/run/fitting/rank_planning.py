@@ -19,7 +19,7 @@ from stoker.records.fitting import FitPlan, RankedFits
 from stoker.run.fitting.devices import FitDevice
 from stoker.run.fitting.pricing import priced
 from stoker.run.fitting.tracing import trace, trace_plan
-from stoker.run.profiling.predicting import traceable
+from stoker.run.inner_program import traceable
 
 _ROUNDS = 3
 _COUNTS = ("--nproc-per-node", "--nproc_per_node")

@@ -89,7 +89,6 @@ class RankFitting:
             if plan.of("zero1"):
                 mark(module)
             original(ddp, *args, **kwargs)
-            self._count.beside_bytes = buckets_of(ddp)
             if plan.of("zero1"):
                 self._share_states(ddp)
             self._begin(plan)
@@ -181,11 +180,3 @@ class RankFitting:
             write_fits(self._folder, FitRuns(runs=(run,)))
         elif run is None and self._own and not rank and _LAUNCHER not in sys.modules:
             self._tell("no `DistributedDataParallel` of two ranks or more was made: nothing was changed")
-
-
-def buckets_of(ddp: DistributedDataParallel) -> int:
-    """Bytes of the copies of gradients that DDP exchanges; 0 where gradients lie in them."""
-    untyped: Any = ddp
-    if untyped.gradient_as_bucket_view:
-        return 0
-    return sum(each.numel() * each.element_size() for each in untyped.module.parameters() if each.requires_grad)

@@ -24,6 +24,7 @@ from stoker.perf.prediction.prediction import Prediction
 from stoker.perf.prediction.predictor import Predictor
 from stoker.perf.strategy import Machines
 from stoker.records.profile import FEATURES_NAME, Predicted, Profile
+from stoker.run.inner_program import traceable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,26 +68,6 @@ def trace(program: Sequence[str], device: str, ranks: int, log: Path) -> tuple[S
         return None, "tracing was interrupted"
     log.unlink(missing_ok=True)
     return found, ""
-
-
-def traceable(program: Sequence[str]) -> list[str]:
-    """The script or ``-m module`` whose steps are to be traced, with its arguments; empty for anything else.
-
-    Behind a launcher of ranks it is what they run: the first word that is a script, or what follows ``-m``.
-    """
-    words = list(program)
-    if words[0].endswith("torchrun") or words[:2] == ["-m", "torch.distributed.run"]:
-        words = words[2 if words[0] == "-m" else 1 :]
-        words = words[
-            next((at for at, word in enumerate(words) if word.endswith(".py") or word in _MODULE), len(words)) :
-        ]
-        return ["-m", *words[1:]] if words[:1] and words[0] in _MODULE else words
-    if words[0].startswith("-m"):
-        return ["-m", *([words[0][2:]] if words[0] != "-m" else []), *words[1:]]
-    return [] if words[0].startswith("-") else words
-
-
-_MODULE = ("-m", "--module")
 
 
 @contextlib.contextmanager
