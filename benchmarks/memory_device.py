@@ -17,13 +17,12 @@ from typing import Any
 import torch
 
 from benchmarks.support.harness import Bar, Options, Report, run
-from stoker.perf.catalogue import catalogue, gpu
+from stoker.perf.catalogue import catalogue, gpu, gpu_named
 from stoker.perf.features.program import trace_program
 from stoker.perf.memory.kernel_memory import on_gpu
 from stoker.perf.memory.reserve import replay
 from stoker.perf.memory.snapshot import devices_of, history_of, replay_snapshot
 from stoker.perf.memory.snapshot_file import read_snapshot
-from stoker.run.profiling.merge_ranks import gpu_named
 
 BAR = Bar(
     "memory_device",

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from stoker.cli.main import COMMANDS
 from stoker.core.errors import RunFolderError
-from stoker.perf.catalogue import catalogue
+from stoker.perf.catalogue import catalogue, gpu_named
 from stoker.perf.diagnosis.breakdown import break_down, without_overhead
 from stoker.perf.diagnosis.exchanged import spared_exchange
 from stoker.perf.diagnosis.gains import gain_of, input_bounds
@@ -31,7 +31,7 @@ from stoker.records.profile import (
     Verdict,
     write_record,
 )
-from stoker.run.profiling.merge_ranks import assemble, gpu_named
+from stoker.run.profiling.merge_ranks import assemble
 from stoker.ui.profile_text import render_profile
 from stoker.ui.report_text import Style
 from tests.perf.planning.toys import features

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, cast
@@ -103,3 +104,23 @@ def _gpu(name: str, found: Any) -> Gpu:
         power_w=float(entry["power"]),
         source=entry["source"],
     )
+
+
+def gpu_named(name: str, known: Iterable[str]) -> str:
+    """The catalogue's name of a GPU that calls itself ``NVIDIA A100-SXM4-80GB``; empty where it has none.
+
+    All words of the catalogue's name must be in the GPU's own, the form of the board only where that tells one.
+    """
+    words = set(re.split(r"[^A-Z0-9]+", name.upper()))
+    # The H100's server board (SXM) is named by its memory type.
+    own = {form for form, marks in _FORMS.items() if any(word.startswith(marks) for word in words)}
+    fitting: list[tuple[bool, int, str]] = []
+    for each in known:
+        named = set(each.upper().split("-"))
+        forms = named & _FORMS.keys()
+        if named - forms <= words and (not own or not forms or own & forms):
+            fitting.append((bool(own & forms), len(named), each))
+    return max(fitting)[2] if fitting else ""
+
+
+_FORMS = {"SXM": ("SXM", "HBM3"), "PCIE": ("PCIE",), "NVL": ("NVL",)}

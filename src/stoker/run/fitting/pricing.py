@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.perf.catalogue import Gpu, catalogue, gpu
+from stoker.perf.catalogue import Gpu, catalogue, gpu, gpu_named
 from stoker.perf.communication.times import PassTimes
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.records import Operation, StepFeatures
@@ -12,7 +12,6 @@ from stoker.perf.memory.kernel_memory import on_gpu
 from stoker.perf.memory.timeline import with_seconds
 from stoker.perf.prediction.predictor import Predictor
 from stoker.run.fitting.devices import FitDevice
-from stoker.run.profiling.merge_ranks import gpu_named
 
 _FLOPS_PER_S, _BYTES_PER_S = 40e9, 8e9
 """What one core of a server reaches in products and in what only moves bytes (assumed where nothing was measured)."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from statistics import fmean
 
 from stoker import __version__
-from stoker.perf.catalogue import catalogue
+from stoker.perf.catalogue import catalogue, gpu_named
 from stoker.perf.diagnosis.breakdown import break_down, mean_of, typical
 from stoker.perf.diagnosis.sampled import Sampled, rescaled
 from stoker.perf.diagnosis.stragglers import find_stragglers, waited_s
@@ -117,23 +116,3 @@ def _torch_version() -> str:
         return version("torch")
     except PackageNotFoundError:
         return ""
-
-
-def gpu_named(name: str, known: Iterable[str]) -> str:
-    """The catalogue's name of a GPU that calls itself ``NVIDIA A100-SXM4-80GB``; empty where it has none.
-
-    All words of the catalogue's name must be in the GPU's own, the form of the board only where that tells one.
-    """
-    words = set(re.split(r"[^A-Z0-9]+", name.upper()))
-    # The H100's server board (SXM) is named by its memory type.
-    own = {form for form, marks in _FORMS.items() if any(word.startswith(marks) for word in words)}
-    fitting: list[tuple[bool, int, str]] = []
-    for each in known:
-        named = set(each.upper().split("-"))
-        forms = named & _FORMS.keys()
-        if named - forms <= words and (not own or not forms or own & forms):
-            fitting.append((bool(own & forms), len(named), each))
-    return max(fitting)[2] if fitting else ""
-
-
-_FORMS = {"SXM": ("SXM", "HBM3"), "PCIE": ("PCIE",), "NVL": ("NVL",)}
