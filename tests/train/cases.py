@@ -28,7 +28,7 @@ from stoker.core.errors import ExchangeError
 from stoker.core.trials.alternating import CutTrial
 from stoker.records.exchange import AgreedExchange, MeasuredExchange
 from stoker.run.exchanging.serving import planner
-from stoker.train.exchanging import calling, own_rings, sharing
+from stoker.train.exchanging import calling, own_rings
 from stoker.train.exchanging import replica as replicas_of_hook
 from stoker.train.exchanging.mixed_round import MixedRound
 from stoker.train.exchanging.replica import ReplicaExchange
@@ -390,43 +390,6 @@ def no_probe(rank: int) -> dict[str, Any]:
     return {**found, "sockets": _sockets(), "links": [each.links for each in seen]}
 
 
-def other_version(rank: int) -> dict[str, Any]:
-    """One rank has another stoker: none plans anything, and all train as under torch."""
-    expected = _weights_after(rank, served=False)
-    told: list[str] = []
-    version = "0.0.1" if rank == 1 else "0.1.0"
-    with mock.patch.object(sharing, "__version__", version), mock.patch.object(meeting, "__version__", version):
-        found = _weights_after(rank, served=True, told=told)
-    return {"same": found[0] == expected[0], "note": found[1], "told": told, "sockets": _sockets()}
-
-
-def _weights_after(rank: int, *, served: bool, told: list[str] | None = None) -> tuple[str, str]:
-    """Hash of the weights after some steps, and the note of the plan."""
-    torch.manual_seed(0)
-    lines = [] if told is None else told
-    replicas: list[ReplicaExchange] = []
-
-    def serve(ddp: DistributedDataParallel) -> ReplicaExchange:
-        replicas.append(calling.serve(ddp, planner(), tell=lines.append, probes=True, splits=True))
-        return replicas[-1]
-
-    watch = ReplicaWatch(serve)
-    if served:
-        watch.install()
-    try:
-        ddp = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)))
-        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-        random_of = torch.Generator().manual_seed(rank)
-        for _ in range(9):
-            optimizer.zero_grad()
-            ddp(torch.randn(4, 8, generator=random_of)).square().mean().backward()
-            optimizer.step()
-        note = "" if not replicas or replicas[0].agreed is None else replicas[0].agreed.note
-        return str(hash_of(list(ddp.parameters()))), note
-    finally:
-        watch.remove()
-
-
 def slow_ring(rank: int) -> dict[str, Any]:
     """Own sockets that are slow lose the trial; what else the plan has gets one of its own."""
     CutTrial.TRIALS = 1
@@ -507,7 +470,7 @@ def _sockets() -> int:
 CASES: dict[str, Callable[[int], dict[str, Any]]] = {
     each.__name__: each for each in (
         few, equal, wrong_factor, different_bit, own_difference, joined, sparse, unseen, own_hook, untouched, trial,
-        ring, no_ring, slow_ring, probed, no_probe, other_version, copied, uncopied, compressed, thousand_steps,
+        ring, no_ring, slow_ring, probed, no_probe, copied, uncopied, compressed, thousand_steps,
         ten_thousand_steps,
     )
 }  # fmt: skip

@@ -266,11 +266,6 @@ class ReplicaExchange:
         """All ranks tell rank 0 what they measured, and get the same plan."""
         assert self._backward is not None
         self._device = device
-        if note := sharing.versions_note(self.group, device):
-            self.say(f"gradients are exchanged as torch does it: {note}")
-            self.close()
-            self.agreed = AgreedExchange(methods=[], note=note)
-            return
         links = self._probed(device)
         # Collective, and so outside of what may fail on one rank alone.
         small = measuring.timed_sums(self.group, device)

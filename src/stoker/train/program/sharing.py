@@ -13,8 +13,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from stoker._version import __version__
-
 
 def gather_bytes(own: bytes, group: Any, device: torch.device) -> list[bytes]:
     """The bytes of all ranks, in their order."""
@@ -28,19 +26,6 @@ def gather_bytes(own: bytes, group: Any, device: torch.device) -> list[bytes]:
     parts = [torch.empty_like(padded) for _ in range(ranks)]
     dist.all_gather(parts, padded, group=group)
     return [bytes(part[:length].cpu().numpy()) for part, length in zip(parts, lengths, strict=True)]
-
-
-def versions_note(group: Any, device: torch.device) -> str:
-    """That ranks have other versions of stoker, which may send each other anything; empty if all have one."""
-    ranks = dist.get_process_group_ranks(group)
-    found = [each.decode(errors="replace") for each in gather_bytes(__version__.encode(), group, device)]
-    other = next((place for place, each in enumerate(found) if each != found[0]), None)
-    if other is None:
-        return ""
-    return (
-        f"`stoker` must be one version on all ranks, got {found[0]} on rank {ranks[0]} and {found[other]} on rank "
-        f"{ranks[other]}; install the same on all machines"
-    )
 
 
 def tell_bytes(own: bytes, group: Any, device: torch.device) -> bytes:
