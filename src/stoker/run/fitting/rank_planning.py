@@ -27,7 +27,7 @@ _NODES = ("--nnodes",)
 
 
 @dataclass(frozen=True, slots=True)
-class RankPlace:
+class PlannedRanks:
     """The ranks that a program is to have.
 
     Attributes:
@@ -41,7 +41,7 @@ class RankPlace:
     program: tuple[str, ...]
 
 
-def place_of(environ: Mapping[str, str], program: Sequence[str]) -> RankPlace | None:
+def place_of(environ: Mapping[str, str], program: Sequence[str]) -> PlannedRanks | None:
     """The ranks of a program that a launcher starts, or has started; None for a single process.
 
     Raises:
@@ -49,13 +49,13 @@ def place_of(environ: Mapping[str, str], program: Sequence[str]) -> RankPlace | 
     """
     size = environ.get("WORLD_SIZE", "")
     if size.isdecimal() and int(size) > 1:
-        return RankPlace(int(size), environ.get("RANK", "0") == "0", tuple(program))
+        return PlannedRanks(int(size), environ.get("RANK", "0") == "0", tuple(program))
     inner = tuple(traceable(program))
     if inner == tuple(program) or not inner:
         return None
     options = program[: len(program) - len(inner)]
     ranks = _number(options, _COUNTS, 1) * _number(options, _NODES, 1)
-    return RankPlace(ranks, True, inner) if ranks > 1 else None
+    return PlannedRanks(ranks, True, inner) if ranks > 1 else None
 
 
 def _number(words: Sequence[str], names: Sequence[str], default: int) -> int:
@@ -69,7 +69,7 @@ def _number(words: Sequence[str], names: Sequence[str], default: int) -> int:
     return default
 
 
-def plans_of(place: RankPlace, device: FitDevice) -> RankedFits:
+def plans_of(place: PlannedRanks, device: FitDevice) -> RankedFits:
     """A certified plan for each way to share; the nearest miss where one does not fit.
 
     Raises:
@@ -98,7 +98,7 @@ def plans_of(place: RankPlace, device: FitDevice) -> RankedFits:
     return ranked(plans, facts)
 
 
-def _certified(place: RankPlace, device: FitDevice, question: FitQuestion, facts: RankFacts, way: Way) -> FitPlan:
+def _certified(place: PlannedRanks, device: FitDevice, question: FitQuestion, facts: RankFacts, way: Way) -> FitPlan:
     """The plan of a way, whose peak is that of its own trace."""
     margin, nearest = 0, None
     plan = plan_of_way(question, facts, place.ranks, way)

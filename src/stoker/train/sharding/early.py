@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from stoker.train import torch_private
 from stoker.train.sharding.wholes import ShardedWeight, ShardedWeights
 
 
@@ -50,7 +51,7 @@ def lists_with(parameters: Iterable[nn.Parameter], known: Iterable[Optimizer]) -
     for optimizer in known:
         allowed.add(id(optimizer.state))
         allowed.update(id(group["params"]) for group in optimizer.param_groups)
-    modules = {id(vars(each).get("_parameters")) for each in gc.get_objects() if issubclass(type(each), nn.Module)}
+    modules = {id(torch_private.parameters_of(each)) for each in gc.get_objects() if issubclass(type(each), nn.Module)}
     count = 0
     for each in gc.get_referrers(*weights):
         if not isinstance(each, (list, tuple, set, dict)) or id(each) in allowed or id(each) in modules:
