@@ -84,12 +84,15 @@ class MemoryTraces:
     def on(self, card: Gpu) -> MemoryTraces:
         """The same with what libraries and kernels take on a GPU."""
 
+        def sized(size: int) -> MemoryTimeline | None:
+            return there(self.sized(size))
+
         def there(timeline: MemoryTimeline | None) -> MemoryTimeline | None:
             return None if timeline is None else on_gpu(timeline, card)
 
         return replace(
             self, timeline=on_gpu(self.timeline, card), evaluation=there(self.evaluation), larger=there(self.larger),
-            sized=lambda size: there(self.sized(size)),
+            sized=sized,
         )  # fmt: skip
 
 

@@ -10,16 +10,11 @@ from typing import Literal
 
 import msgspec
 
-MeasureKind = Literal[
-    "expandable", "one_by_one", "used_up", "recompute", "chunks", "offload_activations", "offload_states",
-    "zero1", "fsdp", "pipeline",
-]  # fmt: skip
+MeasureKind = Literal["expandable", "one_by_one", "used_up", "recompute", "chunks", "zero1"]
 """What can be done. ``expandable``: growing segments of CUDA's allocator. ``one_by_one``: optimizers update one
 parameter after another. ``used_up``: a gradient is applied and freed as soon as the backward pass has made it.
 ``recompute``: forward passes of units are repeated in the backward pass. ``chunks``: the model is called on parts of
-the samples, each repeated in its backward pass. ``offload_activations``, ``offload_states``: kept in host memory. Under
-ranks, ``zero1``: each keeps its share of optimizer states; ``fsdp``: of everything; ``pipeline``: each has a stage of
-the model."""
+the samples, each repeated in its backward pass. ``zero1``: each rank keeps its share of optimizer states."""
 Keeps = Literal["nothing", "products"]
 """What a recomputed unit keeps besides its inputs: nothing, or results of matrix products and convolutions."""
 EQUAL = "equal"
@@ -31,13 +26,10 @@ class FitMeasure(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: MeasureKind
     paths: tuple[str, ...] = ()
-    """Modules it is applied to, as ``named_modules`` of the program's model names them; empty for all of it. Of a
-    pipeline, the first module of each stage but the first."""
+    """Modules it is applied to, as ``named_modules`` of the program's model names them; empty for all of it."""
     keeps: Keeps = "nothing"
     number: int = 0
-    """Parts of a batch (``chunks``), ranks (``zero1``, ``fsdp``) or stages (``pipeline``); 0 for others."""
-    reshards: bool = True
-    """Whether weights are freed between the forward and the backward pass of ``fsdp``."""
+    """Parts of a batch (``chunks``) or ranks (``zero1``); 0 for others."""
     saves_bytes: int = 0
     """By how much the peak falls, after the measures before it."""
     added_s: float | None = 0.0
@@ -103,8 +95,6 @@ class FitPlan(msgspec.Struct, frozen=True, kw_only=True):
     lacks_bytes: int = 0
     """What the nearest miss is above the budget; 0 for a plan that fits. Nothing is applied of one that does not."""
     rejected: tuple[RejectedFit, ...] = ()
-    advice: tuple[str, ...] = ()
-    """What would lower the peak and change what is computed, with its line; never done."""
     notes: tuple[str, ...] = ()
     """What was assumed, as sentences without their full stops."""
 

@@ -107,9 +107,8 @@ def parts_of(group: dist.ProcessGroup, by_element: Sequence[type[Optimizer]] = (
     own: Any = dist.new_group(dist.get_process_group_ranks(group), use_local_synchronization=True)
     exchange = SampleExchange(own)
     parts = SplitParts(exchange, by_element)
-    states = SplitStates(parts)
-    parts.kept = group, states
-    optimizers.add(states)
+    parts.kept, parts.states = group, SplitStates(parts)
+    optimizers.add(parts.states)
     limit_s = timeout_s(group)
     parts.service = PartService(GroupAssembly(own), parts, timeout_s=limit_s)
     exchange.version = parts.version

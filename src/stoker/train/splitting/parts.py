@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from stoker.train.ring.tensors import memory_of
 from stoker.train.splitting.samples import SampleExchange
+from stoker.train.state.optimizers import StatesOwner
 from stoker.train.state.service import PartService
 
 
@@ -69,9 +70,11 @@ class SplitParts:
         self.parts: dict[str, SplitPart] = {}
         self.optimizers: list[Optimizer] = []
         self.service: PartService | None = None
+        self.states: StatesOwner | None = None
+        """What sees the optimizers that train them."""
         self.kept: object = None
-        """What sees optimizers, and the group of DDP, kept until the program ends. DDP's reducer must not hold the
-        group last: it would wait, with the GIL, for threads that want the GIL, and this rank could serve nothing."""
+        """The group of DDP, kept until the program ends. DDP's reducer must not hold the group last: it would wait,
+        with the GIL, for threads that want the GIL, and this rank could serve nothing."""
         self._wholes: dict[str, tuple[int, Tensor]] = {}
         all_parts.add(self)
 

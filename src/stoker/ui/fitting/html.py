@@ -33,7 +33,7 @@ def _drawn(run: FitRun) -> str:
         f'<p class="soft small">{escape(facts)}</p><p class="text">{escape(write_plan(plan))}.</p>{outcome}'
         "</div></section>"
     )
-    notes = [f"{text}." for text in (*run.left, *run.notes, *plan.notes)] + [f"By hand: {text}" for text in plan.advice]
+    notes = [f"{text}." for text in (*run.left, *run.notes, *plan.notes)]
     return "".join((
         verdict,
         _card(f"Measures ({unit.name})", MEASURE_HEAD, measure_rows(plan), (1, 2)),

@@ -44,7 +44,6 @@ def _render(run: FitRun, style: Style) -> str:
         titled(f"First steps ({unit.name})", _table(COUNTED_HEAD, counted, style, (0, 1, 2)), style),
         titled(f"Not taken ({unit.name})", _table(REJECTED_HEAD, rejected, style, (1, 2)), style),
         [line for text in (*run.left, *run.notes, *run.plan.notes) for line in wrap(f"Note: {text}.", style, 90)],
-        [line for text in run.plan.advice for line in wrap(f"By hand: {text}", style)],
     )
     return join(blocks, style, "")
 

@@ -12,11 +12,7 @@ KIND_WORDS = {
     "used_up": "gradients used up in the backward pass",
     "recompute": "recomputation",
     "chunks": "chunks of samples",
-    "offload_activations": "activations in host memory",
-    "offload_states": "optimizer states in host memory",
     "zero1": "ZeRO-1",
-    "fsdp": "FSDP2",
-    "pipeline": "pipeline stages",
 }
 """Kinds of measures as they are named to people."""
 OVER_FRAC = 0.05
@@ -31,10 +27,8 @@ def write_measure(measure: FitMeasure) -> str:
         return f"{format_count(len(measure.paths), 'module')} recomputed{kept}"
     if measure.kind == "chunks":
         return f"the model called on {measure.number} chunks of samples"
-    if measure.kind in ("zero1", "fsdp"):
+    if measure.kind == "zero1":
         return f"{KIND_WORDS[measure.kind]} over {measure.number} ranks"
-    if measure.kind == "pipeline":
-        return f"{measure.number} pipeline stages"
     return KIND_WORDS[measure.kind]
 
 

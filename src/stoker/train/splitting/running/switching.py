@@ -19,11 +19,12 @@ from torch.optim import Optimizer
 
 from stoker.core.patching import Patches
 from stoker.train.program import reducers
-from stoker.train.splitting import norms, optimizers
+from stoker.train.splitting import norms
 from stoker.train.splitting.calling import parameters_of, parts_of, replace_layers
 from stoker.train.splitting.layers import SplitKind
 from stoker.train.splitting.parts import SplitPart, SplitParts, all_parts, put, split_models
 from stoker.train.splitting.planning import check
+from stoker.train.state import optimizers
 
 Register = Callable[[DistributedDataParallel], object]
 """Gives a module that is made again the hook of the one that it stands for."""
@@ -97,7 +98,6 @@ class SplitSwitch:
         assert self._parts is not None
         self._kept = [self._noted(parameter) for parameter in self._weights]
         norms.install()
-        optimizers.install()
         self._remake(self._weights)
         split_models.add(self._model)
         self.is_split = True
@@ -109,7 +109,7 @@ class SplitSwitch:
         for kept in self._kept:
             self._cut(kept, parts[id(kept.parameter)])
         for optimizer in self._optimizers:
-            optimizers.see(optimizer)
+            optimizers.see(optimizer, "step")
 
     def _cut(self, kept: _Kept, part: SplitPart) -> None:
         rank, shape = dist.get_rank(self._group), kept.data.shape
@@ -183,12 +183,13 @@ class SplitSwitch:
             parts.parts.clear()
             parts.optimizers.clear()
             all_parts.discard(parts)
+            if parts.states is not None:
+                optimizers.discard(parts.states)
             if parts.service is not None:
                 parts.service.close()
             dist.destroy_process_group(parts.exchange.group)
         if not list(all_parts):
             norms.remove()
-            optimizers.remove()
 
     def _remake(self, without: Sequence[nn.Parameter]) -> None:
         made = reducers.made_again(self._ddp, without)
