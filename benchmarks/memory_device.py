@@ -21,8 +21,8 @@ from stoker.perf.catalogue import catalogue, gpu, gpu_named
 from stoker.perf.features.program import trace_program
 from stoker.perf.memory.kernel_memory import on_gpu
 from stoker.perf.memory.reserve import replay
-from stoker.perf.memory.snapshot import devices_of, history_of, replay_snapshot
-from stoker.perf.memory.snapshot_file import read_snapshot
+from stoker.perf.memory.snapshots.snapshot import devices_of, history_of, replay_snapshot
+from stoker.perf.memory.snapshots.snapshot_file import read_snapshot
 
 BAR = Bar(
     "memory_device",

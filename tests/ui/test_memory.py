@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.perf.memory.snapshot_file import parse_snapshot
-from stoker.perf.memory.snapshot_report import snapshot_report
+from stoker.perf.memory.snapshots.snapshot_file import parse_snapshot
+from stoker.perf.memory.snapshots.snapshot_report import snapshot_report
 from stoker.records.memory import ArenaSizes, HeldTooLong, MemoryMoment, MemoryRemedy, MemoryReport, MemoryShare
 from stoker.ui.memory.html import render_memory_page
 from stoker.ui.memory.plots import StackedMemory, draw_memory

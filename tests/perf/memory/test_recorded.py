@@ -12,8 +12,8 @@ from stoker.perf.features.lifetimes import BufferLife, CallInTime, MemoryTimelin
 from stoker.perf.features.program import trace_program
 from stoker.perf.memory.kernel_memory import on_gpu
 from stoker.perf.memory.reserve import replay
-from stoker.perf.memory.snapshot import SnapshotHistory, devices_of, history_of, replay_snapshot
-from stoker.perf.memory.snapshot_file import parse_snapshot
+from stoker.perf.memory.snapshots.snapshot import SnapshotHistory, devices_of, history_of, replay_snapshot
+from stoker.perf.memory.snapshots.snapshot_file import parse_snapshot
 from stoker.perf.memory.timeline import live_bytes
 
 RECORDED = Path(__file__).parent / "recorded"

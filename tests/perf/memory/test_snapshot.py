@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.core.errors import ConfigError
-from stoker.perf.memory.snapshot import (
+from stoker.perf.memory.snapshots.snapshot import (
     BACKWARD,
     SnapshotHistory,
     devices_of,
@@ -23,8 +23,8 @@ from stoker.perf.memory.snapshot import (
     replay_snapshot,
     short_lines,
 )
-from stoker.perf.memory.snapshot_file import CudaSnapshot, is_pickle, parse_snapshot, read_snapshot
-from stoker.perf.memory.snapshot_report import snapshot_report
+from stoker.perf.memory.snapshots.snapshot_file import CudaSnapshot, is_pickle, parse_snapshot, read_snapshot
+from stoker.perf.memory.snapshots.snapshot_report import snapshot_report
 from stoker.records.memory import SnapshotReport
 from stoker.ui.memory.snapshot_text import render_snapshot
 from tests.perf.memory.snapshots import Recorder, event_of, read_trace, segments_of, snapshot_of_trace

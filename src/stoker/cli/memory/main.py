@@ -18,7 +18,7 @@ from stoker.core.units import parse_bytes
 from stoker.perf.catalogue import Gpu, gpu
 from stoker.perf.memory import capacity
 from stoker.perf.memory.reporting import MemoryQuestion, report
-from stoker.perf.memory.snapshot_file import is_pickle
+from stoker.perf.memory.snapshots.snapshot_file import is_pickle
 from stoker.perf.memory.timeline import with_seconds
 from stoker.perf.prediction.predictor import Predictor
 from stoker.perf.strategy import DataParallel, Machines, Strategy

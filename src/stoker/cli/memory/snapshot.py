@@ -10,8 +10,8 @@ from pathlib import Path
 
 from stoker.cli.output import print_json, write_text
 from stoker.core.errors import ConfigError
-from stoker.perf.memory.snapshot_file import read_snapshot
-from stoker.perf.memory.snapshot_report import snapshot_report
+from stoker.perf.memory.snapshots.snapshot_file import read_snapshot
+from stoker.perf.memory.snapshots.snapshot_report import snapshot_report
 from stoker.records.memory import SnapshotReport
 from stoker.ui.memory.snapshot_html import render_snapshot_page
 from stoker.ui.memory.snapshot_text import render_snapshot

@@ -16,10 +16,10 @@ from stoker.core.errors import ConfigError, TracingError
 from stoker.perf.memory.choice.fitting import FitQuestion, taken_of
 from stoker.perf.memory.ranks import RankFacts, Way, facts_of, of_rank, plan_of_way, plan_ranks, ranked
 from stoker.records.fitting import FitPlan, RankedFits
+from stoker.run.elastic.inner_program import traceable
 from stoker.run.fitting.devices import FitDevice
 from stoker.run.fitting.pricing import priced
 from stoker.run.fitting.tracing import trace, trace_plan
-from stoker.run.inner_program import traceable
 
 _ROUNDS = 3
 _COUNTS = ("--nproc-per-node", "--nproc_per_node")

@@ -24,7 +24,7 @@ from stoker.perf.prediction.prediction import Prediction
 from stoker.perf.prediction.predictor import Predictor
 from stoker.perf.strategy import Machines
 from stoker.records.profile import FEATURES_NAME, Predicted, Profile
-from stoker.run.inner_program import traceable
+from stoker.run.elastic.inner_program import traceable
 
 
 @dataclasses.dataclass(frozen=True)

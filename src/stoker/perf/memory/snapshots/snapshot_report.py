@@ -11,7 +11,7 @@ import numpy as np
 
 from stoker.core.errors import ConfigError
 from stoker.core.placement.offsets import place_buffers
-from stoker.perf.memory.snapshot import (
+from stoker.perf.memory.snapshots.snapshot import (
     BACKWARD,
     SnapshotBuffer,
     SnapshotHistory,
@@ -21,7 +21,7 @@ from stoker.perf.memory.snapshot import (
     replay_snapshot,
     short_lines,
 )
-from stoker.perf.memory.snapshot_file import CudaSnapshot
+from stoker.perf.memory.snapshots.snapshot_file import CudaSnapshot
 from stoker.records.memory import AllocatorChoice, MemoryShare, SnapshotMoment, SnapshotReport
 
 _POINTS = 240

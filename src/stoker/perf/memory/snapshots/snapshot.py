@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.perf.memory.allocator import AllocatorReplay, rounded, splits
-from stoker.perf.memory.snapshot_file import CudaSnapshot, SnapshotBlock, SnapshotEvent, SnapshotSegment
+from stoker.perf.memory.snapshots.snapshot_file import CudaSnapshot, SnapshotBlock, SnapshotEvent, SnapshotSegment
 
 Pool = tuple[int, int, int]
 """Stream, and id of the memory pool: their blocks never serve others."""

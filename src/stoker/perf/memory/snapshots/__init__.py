@@ -1,0 +1,1 @@
+"""Snapshots of torch: read as data of strangers, undone to a history, replayed, reported."""
