@@ -19,7 +19,7 @@ from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.program import trace_whole
 from stoker.perf.features.step import trace
 from stoker.perf.memory.needs import CONTEXT_BYTES
-from stoker.perf.memory.reserve import WORKSPACE_BYTES, replay
+from stoker.perf.memory.reserve import replay
 from stoker.perf.memory.timeline import MemoryPeak, by_category, step_peak
 from stoker.perf.study.workloads.modules.convolutional import ResNet
 from stoker.perf.study.workloads.modules.recurrent import GNMT
@@ -112,7 +112,7 @@ def _large(report: Report) -> None:
     rows: list[list[str]] = []
     for name, model in models.items():
         _, timeline = trace(model, inputs[name], optimizer=torch.optim.Adam)
-        found = replay(timeline, workspace_bytes=WORKSPACE_BYTES)
+        found = replay(timeline, workspace_bytes=timeline.workspace_bytes)
         total = found.reserved + CONTEXT_BYTES
         fits = "fits" if total <= M40_BYTES else "does not fit"
         rows.append([name, f"{step_peak(timeline).bytes / 1e9:.2f}", f"{total / 1e9:.2f}", fits])

@@ -57,6 +57,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "accumulation_env": st.none() | st.just("ACCUMULATION"),
     "comm": st.sampled_from(["off", "auto", "average"]),
     "comm_allow": st.none() | st.sampled_from(["split", "compress", "split,compress"]),
+    "fit": st.sampled_from(["off", "report", "auto"]),
+    "device_memory_bytes": st.none() | st.integers(2**20, 2**40),
 }
 some_settings = st.builds(RunSettings.of, **VALUES)
 

@@ -118,7 +118,7 @@ class RankedFits(msgspec.Struct, frozen=True, kw_only=True):
 
     ways: tuple[str, ...]
     plans: tuple[FitPlan, ...]
-    """Of each way; seconds without its exchange."""
+    """The plan of each way; seconds without its exchange."""
     weights: tuple[int, ...]
     """Bytes of trained weights outside of blocks, then of each block."""
     forward_s: tuple[float, ...]

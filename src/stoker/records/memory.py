@@ -53,9 +53,9 @@ class MemoryPass(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """``first step``, with all before it; ``later steps``; ``evaluation``."""
     bytes: int
-    """Of tensors alone."""
+    """Tensors alone."""
     line: str
-    """That reaches it; empty if it is not known."""
+    """Line that reaches it; empty if it is not known."""
 
 
 class MemoryMoment(msgspec.Struct, frozen=True, array_like=True):

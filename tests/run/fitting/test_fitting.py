@@ -18,7 +18,7 @@ from stoker.core.errors import ConfigError
 from stoker.records.fitting import FitRun
 from stoker.records.fitting_file import read_fits
 from stoker.run.fitting.devices import device_of
-from stoker.run.fitting.planning import check_alone
+from stoker.run.fitting.rank_planning import PlannedRanks, place_of
 from tests.warm import programs
 
 PROGRAM = str(Path(__file__).parent / "programs" / "fitted.py")
@@ -150,12 +150,29 @@ def test_wrong_sizes_are_refused_before_the_program_starts(
     assert not (tmp_path / "fitted.json").exists()
 
 
-def test_ranks_are_refused() -> None:
-    check_alone({"WORLD_SIZE": "1"}, ["train.py"])
-    with pytest.raises(ConfigError, match="one of 4 ranks"):
-        check_alone({"WORLD_SIZE": "4"}, ["train.py"])
-    with pytest.raises(ConfigError, match="torch's launcher"):
-        check_alone({}, ["-m", "torch.distributed.run", "train.py"])
+@pytest.mark.parametrize(
+    ("environ", "program", "found"),
+    [
+        ({"WORLD_SIZE": "1"}, ["train.py"], None),
+        ({"WORLD_SIZE": "4", "RANK": "2"}, ["train.py"], PlannedRanks(4, False, ("train.py",))),
+        ({}, ["-m", "train"], None),
+        ({}, ["torchrun", "--nproc-per-node=1", "train.py"], None),
+        (
+            {},
+            ["torchrun", "--nproc-per-node", "2", "--nnodes=3", "train.py", "x"],
+            PlannedRanks(6, True, ("train.py", "x")),
+        ),
+    ],
+)
+def test_ranks_are_known_from_their_launcher(
+    environ: dict[str, str], program: list[str], found: PlannedRanks | None
+) -> None:
+    assert place_of(environ, program) == found
+
+
+def test_a_number_of_ranks_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="`--nproc-per-node` must be a number for `--fit`, got auto"):
+        place_of({}, ["torchrun", "--nproc-per-node", "auto", "train.py"])
 
 
 def test_a_stated_size_without_a_gpu_is_of_an_emulated_device() -> None:

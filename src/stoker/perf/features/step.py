@@ -64,7 +64,7 @@ def characterise(
     """
     return trace(
         module_or_step, inputs, optimizer=optimizer, loss=loss, autocast=autocast, target=target,
-        batch_size=batch_size, hints=hints, name=name,
+        batch_size=batch_size, hints=hints, name=name, sums_in_place=False,
     )[0]  # fmt: skip
 
 
@@ -72,12 +72,27 @@ def trace(
     module_or_step: nn.Module | Callable[..., Any], inputs: Any, *,
     optimizer: Optimizer | Callable[[Any], Optimizer] | None = None, loss: Callable[[Any], Tensor] | None = None,
     autocast: torch.dtype | None = None, target: Target = "cuda", batch_size: int | None = None,
-    hints: Mapping[str, float] | None = None, name: str = "",
+    hints: Mapping[str, float] | None = None, name: str = "", sums_in_place: bool = True,
 ) -> tuple[StepFeatures, MemoryTimeline]:  # fmt: skip
-    """The features of one training step, and its memory; arguments and errors as those of :func:`characterise`."""
+    """The features of one training step, and its memory; arguments and errors as those of :func:`characterise`.
+
+    Args:
+        module_or_step: as there, and so are all but the last.
+        inputs: as there.
+        optimizer: as there.
+        loss: as there.
+        autocast: as there.
+        target: as there.
+        batch_size: as there.
+        hints: as there.
+        name: as there.
+        sums_in_place: whether gradients are summed as autograd's engine does it, which memory depends on. The shipped
+            tables, by which steps are predicted, count chains of kernels without it.
+    """
     if target not in ("cuda", "cpu"):
         raise ValueError(f"`target` must be 'cuda' or 'cpu', got {target!r}")
     recorder = DispatchRecorder(check_hints(hints or {}))
+    recorder.sums_in_place = sums_in_place
     module_or_step, recorder.compiled = uncompiled(module_or_step)
     redirect = Redirect(recorder, target)
     if isinstance(module_or_step, nn.Module):

@@ -1,4 +1,4 @@
-"""What a step takes in one planned piece of memory, beside what the allocator reserves for it."""
+"""What a step takes in one planned piece of memory, and what the allocator reserves for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def lives_of(timeline: MemoryTimeline) -> list[tuple[int, int, int]]:
 
 
 def arena_sizes(timeline: MemoryTimeline, default: Reserve, expandable: Reserve) -> ArenaSizes | None:
-    """The live bound and a plan of the step, beside what two settings of the allocator reserve; pure.
+    """The live bound and a plan of the step, next to what two settings of the allocator reserve; pure.
 
     The bound is proven to be missed by every plan, or the plan to be the smallest, where a solver is installed and ends
     in time.

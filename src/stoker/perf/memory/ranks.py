@@ -1,7 +1,7 @@
 """What ranks of a program may keep a share of, and what that exchanges: candidates and their choice; pure.
 
-Each way is a timeline of one rank with what its exchange holds, and seconds that the exchange adds. Beside it all that
-a program of one process may do is chosen as ever.
+Each way is a timeline of one rank with what its exchange holds, and seconds that the exchange adds. All else that a
+program of one process may do is chosen as ever.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def plan_of_way(question: FitQuestion, facts: RankFacts, ranks: int, way: Way, m
 
 
 def ranked(plans: dict[Way, FitPlan], facts: RankFacts) -> RankedFits:
-    """All ways, as the ranks are told of them: which is the quickest, they know when they know their links."""
+    """All ways, from which the ranks choose when they know their links."""
     return RankedFits(
         ways=tuple(plans), plans=tuple(plans.values()), weights=facts.weights,
         forward_s=facts.forward_s, backward_s=facts.backward_s,

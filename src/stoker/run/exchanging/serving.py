@@ -77,7 +77,7 @@ class Exchanging:
     def _serve(self, ddp: DistributedDataParallel) -> ReplicaExchange | None:
         untyped = cast("Any", ddp)
         if is_shared(untyped.module):
-            # With `--fit` there is one plan: what is in shares has an exchange of its own.
+            # With `--fit` there is one plan: what is in shares has a separate exchange.
             self._tell(f"exchange of {type(untyped.module).__name__}: left to `--fit`, which keeps it in shares")
             self._fitted = True
             return None

@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false
 """The plan for a model of a running program: traced on its first inputs, without a child process."""
 
 from __future__ import annotations

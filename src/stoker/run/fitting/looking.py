@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false
 """Looks at a program's model while it is traced: which forward passes can be repeated, and who reads gradients.
 
 A forward pass that writes attributes, replaces buffers or changes its input would do so twice, so it is not repeated.

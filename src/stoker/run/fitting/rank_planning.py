@@ -127,7 +127,7 @@ def _certified(place: PlannedRanks, device: FitDevice, question: FitQuestion, fa
 
 @contextmanager
 def _as_first_of(ranks: int) -> Generator[None]:
-    """Children are told that they are the first rank of so many."""
+    """Gives children the environment of the first rank of so many."""
     told = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks)}
     before = {name: os.environ.get(name) for name in told}
     os.environ.update(told)

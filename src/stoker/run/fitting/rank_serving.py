@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# (torch.distributed is typed in part)
 """`stoker run --fit` in the ranks of a program: one plan for all, applied when ``DistributedDataParallel`` is made."""
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ class RankFitting:
 
     def start(self) -> None:
         """Waits for the program's replicated module from now on."""
-        kind = DistributedDataParallel
+        kind: Any = DistributedDataParallel
         self._patches.set(kind, "__init__", self._constructor(kind.__init__))
 
     def _constructor(self, original: Callable[..., None]) -> Callable[..., None]:

@@ -1,4 +1,3 @@
-# pyright: reportUnknownMemberType=false
 """`stoker run --fit` in a process of the program: a plan is applied, and the first steps are counted."""
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class LoaderClock:
         self.compute_s = 0.0
         self.other_s = 0.0
         self.rest_s = 0.0
-        """Of the last step, what came behind the optimizer's."""
+        """What came behind the optimizer's step, in the last one."""
         self.paused_s = 0.0
         self.optimizer_steps = 0
         self.first: LoaderTotals | None = None

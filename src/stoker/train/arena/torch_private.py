@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeGuard, cast
 
 import torch
-from functorch.compile import min_cut_rematerialization_partition  # pyright: ignore[reportMissingTypeStubs]
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import boxed_nop
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import CompileContext
 from torch.fx import GraphModule
 
@@ -22,6 +22,7 @@ SYMBOLS = (
     # dotted name, purpose, since
     ("torch._dynamo.backends.common.aot_autograd", "the graphs of forward and backward pass", "before 2.6"),
     ("torch._dynamo.backends.debugging.boxed_nop", "a graph as aot_eager runs it", "before 2.6"),
+    ("torch._functorch.partitioners.min_cut_rematerialization_partition", "its cut into two passes", "before 2.6"),
     ("torch._C._storage_Use_Count", "whether something besides the arena holds its memory", "before 2.6"),
     (
         "torch._C._autograd._get_current_graph_task_keep_graph", "whether saved activations are needed again",

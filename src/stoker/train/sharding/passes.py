@@ -121,7 +121,7 @@ class ShardedPasses:
     def _end(self, module: nn.Module, _inputs: Any, _outputs: Any) -> None:
         if self._alone and self._alone[-1] is module:
             for owner, name, parameter in self._replaced.pop(module, []):
-                setattr(owner, name, parameter)
+                owner.register_parameter(name, parameter)
             self._alone.pop()
 
     def _within(self, module: nn.Module) -> list[ShardedWeight]:
@@ -143,4 +143,4 @@ class ShardedPasses:
             whole = self._weights.seen_whole(weight, keeps=self._keeps)
             for owner, name in weight.places:
                 replaced.append((owner, name, getattr(owner, name)))
-                setattr(owner, name, whole)
+                owner.register_parameter(name, whole)

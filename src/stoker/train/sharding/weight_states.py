@@ -137,5 +137,5 @@ class _ModuleStates:
             if loaded is not weight.parameter:  # with assign=True
                 with_own = weight.parameter.detach().copy_(loaded.detach())
                 assert with_own is not None
-                setattr(module, name, weight.parameter)
+                module.register_parameter(name, weight.parameter)
         self._weights.change_weights()

@@ -58,7 +58,7 @@ class ShardedWeights:
         self.optimizers: list[Optimizer] = []
         """Those that train them, as far as they have been seen: other ranks may ask for their states."""
         self.buffers: dict[str, Tensor] = {}
-        """Of the module, by name: whole on each rank."""
+        """Buffers of the module, by name: whole on each rank."""
         self.service: PartService | None = None
         self.kept: object = None
         """The group of DDP, kept until the program ends. DDP's reducer must not hold it last: it would wait, with the

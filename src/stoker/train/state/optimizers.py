@@ -28,10 +28,10 @@ Occasion = Literal["step", "save", "load"]
 
 
 class StatesOwner(Protocol):
-    """What holds parts of the states of optimizers. It must be hashable, and is kept by whoever made it."""
+    """What holds parts of the states of optimizers. It must be hashable, and is kept by its maker."""
 
     def adopts(self, optimizer: Optimizer, occasion: Occasion, /) -> bool:
-        """Whether an optimizer that has not been seen by it is one of its own, from now on.
+        """Whether an optimizer that has not been seen by it belongs to it from now on.
 
         Raises:
             TypeError: it would be, and works in a way that does not allow for it.

@@ -95,6 +95,6 @@ def _tensor_of(data: bytearray, dtype: torch.dtype, count: int, start: int) -> T
     if start + count * dtype.itemsize > len(data):
         raise ValueError("a tensor is cut short")
     if start % dtype.itemsize:
-        # Values before it are of other widths: a tensor must lie at a multiple of its own.
+        # Values before it are of other widths: a tensor must lie at a multiple of that.
         return torch.frombuffer(data[start : start + count * dtype.itemsize], dtype=dtype)
     return torch.frombuffer(data, dtype=dtype, count=count, offset=start)

@@ -119,7 +119,7 @@ def _overlays(report: MemoryReport, context: int) -> list[tuple[str, list[int]]]
 
 
 def _passes(report: MemoryReport, unit: MemoryUnit) -> str:
-    """The peaks of the run's parts, and the step in one planned arena beside the allocator."""
+    """The peaks of the run's parts, and the step in one planned arena next to the allocator's."""
     arena = write_arena(report)
     words = f'<p class="soft">{escape(arena)}.</p>' if arena else ""
     rows = write_passes(report)

@@ -19,7 +19,7 @@ _PARTS_BYTES = 8 << 20
 """Most bytes of the parts of a weight's gradient, which were 4 to 15 weights: 2 to 19 MB in seven layers."""
 _MOST_PARTS = 15
 _PROCESSORS = 132
-"""Of an H100; GPUs with fewer take somewhat less."""
+"""An H100 has so many; GPUs with fewer take somewhat less."""
 _WARP, _MOST_THREADS, _PROCESSOR_THREADS, _LEAST_VALUES, _MOST_VALUES = 32, 512, 2048, 16, 256
 _RNN_STATES, _RNN_WEIGHTS = 6, 2
 """Outputs and weights that cuDNN's recurrent layers take, in each pass; outputs of each direction."""
@@ -38,7 +38,7 @@ def convolution(x: Tensor, weight: Tensor, out: Tensor, groups: int) -> tuple[fl
 def convolution_backward(
     x: Tensor, weight: Tensor, grad: Tensor, groups: int, stride: Sequence[int], wanted: Sequence[bool]
 ) -> tuple[float, ...]:
-    """The same of the gradients of input and weight, which are kernels of their own.
+    """The same of the gradients of input and weight, which are separate kernels.
 
     The gradient of a weight is summed in parts. Kernels of one pixel without a stride need none here either.
     """

@@ -28,7 +28,7 @@ def place() -> str:
 
 
 def program_line() -> str:
-    """File and line of the program that led here: the innermost of its own, else of a package that it consists of."""
+    """File and line of the program that led here: the innermost in its files, else in a package that it consists of."""
     found: FrameType | None = None
     for frame in frames():
         if not _is_packaged(frame.f_code.co_filename):

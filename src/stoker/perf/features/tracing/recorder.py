@@ -100,6 +100,8 @@ class DispatchRecorder(TorchDispatchMode):
         """Whether large tensors that a module's constructor draws are shapes at once, since they become its weights."""
         self.compiled = False
         """Whether the program has ``torch.compile`` make kernels; what it compiles is recorded call by call."""
+        self.sums_in_place = True
+        """Whether gradients are summed in place, as for plain tensors; what moves is the same, chains differ."""
         self.conv_flops = {False: 0.0, True: 0.0}
         """FLOPs of convolutions with channels first (False), and with channels last (True)."""
         self.calls: list[TracedCall] = []
@@ -131,7 +133,7 @@ class DispatchRecorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if func in _INTO_ZEROS and self._zeros is not None and args[0] is self._zeros():
             func = _INTO_ZEROS[func]
-        elif func is _ADD and len(args) == 2 and self.buffers.phase == "backward":
+        elif func is _ADD and self.sums_in_place and len(args) == 2 and self.buffers.phase == "backward":
             func, args = _summed_in_place(func, args)
         ins = tensors_of(args)
         if kwargs:
