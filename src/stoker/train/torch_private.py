@@ -199,12 +199,6 @@ def refuse_copies(module: nn.Module, copy: Callable[..., Any], pickle: Callable[
     vars(module).update({"__deepcopy__": copy, "__reduce_ex__": pickle})
 
 
-def has_gradient_hooks(parameter: nn.Parameter) -> bool:
-    """Whether a program has registered hooks on a weight's gradient."""
-    untyped = cast("Any", parameter)
-    return bool(untyped._backward_hooks) or bool(getattr(untyped, "_post_accumulate_grad_hooks", None))
-
-
 def is_in_backward() -> bool:
     """Whether the engine of gradients runs in this thread, as it does when a pass is computed again."""
     return cast("Any", torch._C)._current_graph_task_id() != -1

@@ -49,7 +49,7 @@ def check_weights(module: nn.Module, units: Sequence[str]) -> None:
             raise ValueError(f"`{name}` must be a plain weight to be sharded, got {type(parameter).__name__}")
         if not parameter.is_contiguous():
             raise ValueError(f"`{name}` must be contiguous to be sharded, got strides {tuple(parameter.stride())}")
-        if torch_private.has_gradient_hooks(parameter):
+        if torch_private.is_hooked(parameter):
             raise ValueError(f"`{name}` must be without hooks for weights to be sharded, which have other gradients")
     for path, each in module.named_modules():
         if isinstance(each, (nn.Embedding, nn.EmbeddingBag)) and each.sparse:
