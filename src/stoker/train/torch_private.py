@@ -47,9 +47,6 @@ SYMBOLS = (
     ("torch.utils._pytree.tree_leaves", "tensors in nested values", "before 2.6"),
     ("torch.utils._pytree.tree_unflatten", "puts nested values together", "before 2.6"),
     (
-        "torch.nn.Module._forward_pre_hooks", "likewise", "before 2.6",
-    ),
-    (
         "torch.nn.Module._parameters", "where what stood for all weights is taken out", "before 2.6",
     ),
     (
@@ -162,8 +159,7 @@ HookNumbers = tuple[frozenset[int], frozenset[int]]
 
 def hooks_of(module: nn.Module) -> HookNumbers:
     """The hooks that a module has at its forward passes."""
-    untyped = cast("Any", module)
-    return frozenset(untyped._forward_pre_hooks), frozenset(vars(module)["_forward_hooks"])
+    return frozenset(vars(module)["_forward_pre_hooks"]), frozenset(vars(module)["_forward_hooks"])
 
 
 def new_hooks(module: nn.Module, before: HookNumbers) -> HookNumbers:
@@ -177,8 +173,7 @@ Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 def wrap_hooks(module: nn.Module, numbers: HookNumbers, before: Wrap, behind: Wrap) -> None:
     """Puts what functions make of hooks before and behind forward passes in their places."""
-    untyped = cast("Any", module)
-    tables: tuple[dict[int, Any], ...] = untyped._forward_pre_hooks, vars(module)["_forward_hooks"]
+    tables: tuple[dict[int, Any], ...] = vars(module)["_forward_pre_hooks"], vars(module)["_forward_hooks"]
     for table, chosen, wrap in zip(tables, numbers, (before, behind), strict=True):
         for number in chosen:
             table[number] = wrap(table[number])
