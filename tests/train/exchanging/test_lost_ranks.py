@@ -41,13 +41,13 @@ def until(is_so: Callable[[], bool]) -> None:
 def training(method: str, folder: Path, places: Sequence[tuple[str, ...]] = ((),) * RANKS) -> Iterator[list[Any]]:
     """Ranks that exchange by a method, each in its place."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(programs.ROOT)}
-    running = [
-        programs.Program(
-            [sys.executable, str(PROGRAM), method, str(rank), str(RANKS), str(folder), *place],
-            env=env, cwd=folder, stdout=DEVNULL, stderr=(folder / f"errors{rank}").open("w"),
-        )
-        for rank, place in enumerate(places)
-    ]  # fmt: skip
+    running: list[Any] = []
+    for rank, place in enumerate(places):
+        with (folder / f"errors{rank}").open("w") as errors:
+            running.append(programs.Program(
+                [sys.executable, str(PROGRAM), method, str(rank), str(RANKS), str(folder), *place],
+                env=env, cwd=folder, stdout=DEVNULL, stderr=errors,
+            ))  # fmt: skip
     try:
         until(lambda: all((folder / f"trains{rank}").exists() for rank in range(RANKS)))
         yield running
