@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import TensorDataset, dataloader
 
-from benchmarks.support.live_bytes import LiveBytes
+from benchmarks.support.live_storages import LiveStorages
 
 _LIBRARIES = (
     os.path.dirname(torch.__file__), os.path.dirname(os.path.abspath(__file__)), "<",
@@ -29,7 +29,7 @@ _LIBRARIES = (
 )  # fmt: skip
 
 
-class _Counter(LiveBytes):
+class _Counter(LiveStorages):
     """Counts, and keeps what was alive at the most of the current window."""
 
     def __init__(self) -> None:
