@@ -1,8 +1,10 @@
-"""What a command line runs behind a launcher of ranks."""
+"""What a command line runs behind a launcher of ranks, and a child in the place of one of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 
 _MODULE = ("-m", "--module")
 
@@ -22,3 +24,19 @@ def traceable(program: Sequence[str]) -> list[str]:
     if words[0].startswith("-m"):
         return ["-m", *([words[0][2:]] if words[0] != "-m" else []), *words[1:]]
     return [] if words[0].startswith("-") else words
+
+
+@contextmanager
+def as_rank_of(ranks: int) -> Generator[None]:
+    """Tells the child in the environment, as launchers do, which rank it is of how many."""
+    told = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks)} if ranks > 1 else {}
+    before = {name: os.environ.get(name) for name in told}
+    os.environ.update(told)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -6,8 +6,7 @@ The first rank traces and plans before it starts; the others hear of it when the
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec.structs
@@ -16,7 +15,7 @@ from stoker.core.errors import ConfigError, TracingError
 from stoker.perf.memory.choice.fitting import FitQuestion, taken_of
 from stoker.perf.memory.ranks import RankFacts, Way, facts_of, of_rank, plan_of_way, plan_ranks, ranked
 from stoker.records.fitting import FitPlan, RankedFits
-from stoker.run.elastic.inner_program import traceable
+from stoker.run.elastic.inner_program import as_rank_of, traceable
 from stoker.run.fitting.devices import FitDevice
 from stoker.run.fitting.pricing import priced
 from stoker.run.fitting.tracing import trace, trace_plan
@@ -75,7 +74,7 @@ def plans_of(place: PlannedRanks, device: FitDevice) -> RankedFits:
     Raises:
         TracingError: the program cannot be traced.
     """
-    with _as_first_of(place.ranks):
+    with as_rank_of(place.ranks):
         traced = trace(place.program, device.target)
         words = [*place.program, "", ""]
         name = words[1] if words[0] == "-m" else words[0]
@@ -123,19 +122,3 @@ def _certified(place: PlannedRanks, device: FitDevice, question: FitQuestion, fa
             question = replace(question, without={**question.without, **found.left})
         plan = plan_of_way(question, facts, place.ranks, way, margin)
     return nearest or plan
-
-
-@contextmanager
-def _as_first_of(ranks: int) -> Generator[None]:
-    """Gives children the environment of the first rank of so many."""
-    told = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks)}
-    before = {name: os.environ.get(name) for name in told}
-    os.environ.update(told)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -24,7 +24,7 @@ from stoker.perf.prediction.prediction import Prediction
 from stoker.perf.prediction.predictor import Predictor
 from stoker.perf.strategy import Machines
 from stoker.records.profile import FEATURES_NAME, Predicted, Profile
-from stoker.run.elastic.inner_program import traceable
+from stoker.run.elastic.inner_program import as_rank_of, traceable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ def trace(program: Sequence[str], device: str, ranks: int, log: Path) -> tuple[S
     if not traced:
         return None, f"only scripts and modules can be traced, not `{' '.join(program[:2])}`"
     try:
-        with _said_to(log), _as_rank_of(ranks):
+        with _said_to(log), as_rank_of(ranks):
             found = characterise_program(traced, target="cuda" if device == "cuda" else "cpu")
     except StokerError as error:
         why = str(error.args[0]).replace("what it printed is above", f"what it printed is in {log}")
@@ -82,22 +82,6 @@ def _said_to(log: Path) -> Generator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-@contextlib.contextmanager
-def _as_rank_of(ranks: int) -> Generator[None]:
-    """Tells the child in the environment, as launchers do, which rank it is of how many."""
-    told = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks)} if ranks > 1 else {}
-    before = {name: os.environ.get(name) for name in told}
-    os.environ.update(told)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def prophesy(profile: Profile, features: StepFeatures | None, why_not: str) -> Prophecy:
