@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
 from stoker.core.errors import RunFolderError
-from stoker.core.texts import to_json
 from stoker.records.exchange import ExchangeRuns
+from stoker.records.run_file import read_record, write_record
 from stoker.records.runlog import RUNS_FOLDER
 
 EXCHANGE_FILE = "exchange.json"
@@ -18,8 +16,7 @@ FORMAT = 1
 
 def write_exchanges(folder: Path, runs: ExchangeRuns) -> None:
     """Writes the exchanges of a run into its folder, which is made if need be."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / EXCHANGE_FILE).write_bytes(to_json(runs))
+    write_record(folder / EXCHANGE_FILE, runs)
 
 
 def read_exchanges(folder: Path | str) -> ExchangeRuns:
@@ -28,20 +25,8 @@ def read_exchanges(folder: Path | str) -> ExchangeRuns:
     Raises:
         RunFolderError: the file can't be read, or a newer stoker wrote it.
     """
-    path = Path(folder) / EXCHANGE_FILE
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=ExchangeRuns)
-    except FileNotFoundError:
-        return ExchangeRuns()
-    except (OSError, msgspec.MsgspecError) as error:
-        raise RunFolderError(f"`{path}` cannot be read as the exchanges of a run: {error}", path=str(path)) from error
-    if found.format > FORMAT:
-        raise RunFolderError(
-            f"`{path}` has format {found.format}, this stoker reads up to {FORMAT}; upgrade with "
-            "`pip install -U stoker`",
-            path=str(path), format=found.format,
-        )  # fmt: skip
-    return found
+    found = read_record(Path(folder) / EXCHANGE_FILE, ExchangeRuns, what="the exchanges of a run", newest=FORMAT)
+    return ExchangeRuns() if found is None else found
 
 
 def find_exchanges(name: str | None, root: Path | str = RUNS_FOLDER) -> Path:
