@@ -235,7 +235,7 @@ class Planner:
         return best
 
     def _changes(self) -> Iterator[Callable[[Choice], Choice]]:
-        """Every option of one layer; then another sum for all layers from one on, as only a whole bucket gains by it."""
+        """Every option of one layer; then another sum for all from one layer on, as only a whole bucket gains by it."""
         for place in self._open:
             for at in self._free[place]:
                 yield lambda choice, place=place, at=at: (*choice[:place], at, *choice[place + 1 :])
