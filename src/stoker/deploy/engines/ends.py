@@ -1,0 +1,78 @@
+"""The model's ends as arrays: what a caller gives to whole numbers, and whole numbers to what a caller gets.
+
+All executions do this alike, so engines differ in nothing but how they compute the graph between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.deploy.ir.graph import Graph, Integers
+from stoker.deploy.ir.values import Port, Value
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def taken(graph: Graph, arrays: Arrays) -> dict[str, Integers]:
+    """A caller's arrays as the graph's input values, by value name, (batch, …) of 32 bits.
+
+    Args:
+        graph: whose inputs they are.
+        arrays: by input name, each with a batch as first axis.
+
+    Raises:
+        ValueError: an input is missing, unknown, of another shape or dtype, or a row number is out of range.
+    """
+    expected = [port.name for port in graph.inputs]
+    if set(arrays) != set(expected):
+        raise ValueError(f"`arrays` must have the inputs {', '.join(expected)}, got {', '.join(arrays) or 'none'}")
+    batches = {len(array) if array.ndim else -1 for array in arrays.values()}
+    if len(batches) > 1:
+        raise ValueError(f"`arrays` must have one batch size, got {', '.join(map(str, sorted(batches)))}")
+    return {port.value: _taken(port, graph.value(port), arrays[port.name]) for port in graph.inputs}
+
+
+def given(graph: Graph, values: Mapping[str, Integers]) -> dict[str, NDArray[Any]]:
+    """The graph's output values as a caller sees them, by output name."""
+    return {port.name: _given(port, graph.value(port), values[port.value]) for port in graph.outputs}
+
+
+def quantised(array: NDArray[Any], value: Value) -> NDArray[np.int32]:
+    """Real numbers on a value's scale: ``clamp(floor(x * (1 / scale) + 0.5) + zero_point)``; NaN is the zero point."""
+    steps = np.floor(array.astype(np.float64) * (1.0 / value.scale) + 0.5) + value.zero_point
+    steps = np.where(np.isnan(steps), float(value.zero_point), steps)
+    return np.clip(steps, value.low, value.high).astype(np.int32)
+
+
+def dequantised(array: Integers, value: Value) -> NDArray[np.float32]:
+    """What whole numbers stand for."""
+    return ((array.astype(np.float64) - value.zero_point) * value.scale).astype(np.float32)
+
+
+def _taken(port: Port, value: Value, array: NDArray[Any]) -> Integers:
+    if array.shape[1:] != port.shape:
+        raise ValueError(f"`{port.name}` must have the shape (batch, {', '.join(map(str, port.shape))}), "
+                         f"got {array.shape}")  # fmt: skip
+    if array.dtype.kind not in ("iu" if port.dtype == "int64" else "fiu"):
+        raise ValueError(f"`{port.name}` must hold {port.dtype}, got {array.dtype}")
+    ordered = array.transpose(0, *(axis + 1 for axis in port.order)).reshape(len(array), *value.shape)
+    if port.dtype == "float32":
+        return quantised(ordered, value)
+    if ordered.size and not (value.low <= int(ordered.min()) and int(ordered.max()) <= value.high):
+        raise ValueError(
+            f"`{port.name}` must hold {value.low} to {value.high}, got {int(ordered.min())} to {int(ordered.max())}"
+        )
+    return ordered.astype(np.int32)
+
+
+def _given(port: Port, value: Value, array: Integers) -> NDArray[Any]:
+    inverse = np.argsort(port.order)
+    sizes = [port.shape[axis] for axis in port.order]
+    ordered = array.reshape(len(array), *sizes).transpose(0, *(int(axis) + 1 for axis in inverse))
+    if port.dtype == "int64":
+        return ordered.astype(np.int64)
+    return dequantised(ordered, value)
