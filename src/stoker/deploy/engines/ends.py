@@ -18,7 +18,13 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def taken(graph: Graph, arrays: Arrays) -> dict[str, Integers]:
-    """A caller's arrays as the graph's input values, by value name, (batch, …) of 32 bits.
+    """A caller's arrays as the graph's input values, by value name: (batch, …) of 32 bits. Errors of `accepted`."""
+    found = accepted(graph, arrays)
+    return {port.value: _taken(port, graph.value(port), found[port.name]) for port in graph.inputs}
+
+
+def accepted(graph: Graph, arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """A caller's arrays, contiguous and of the inputs' dtypes.
 
     Args:
         graph: whose inputs they are.
@@ -33,7 +39,7 @@ def taken(graph: Graph, arrays: Arrays) -> dict[str, Integers]:
     batches = {len(array) if array.ndim else -1 for array in arrays.values()}
     if len(batches) > 1:
         raise ValueError(f"`arrays` must have one batch size, got {', '.join(map(str, sorted(batches)))}")
-    return {port.value: _taken(port, graph.value(port), arrays[port.name]) for port in graph.inputs}
+    return {port.name: _accepted(port, graph.value(port), arrays[port.name]) for port in graph.inputs}
 
 
 def given(graph: Graph, values: Mapping[str, Integers]) -> dict[str, NDArray[Any]]:
@@ -42,10 +48,11 @@ def given(graph: Graph, values: Mapping[str, Integers]) -> dict[str, NDArray[Any
 
 
 def quantised(array: NDArray[Any], value: Value) -> NDArray[np.int32]:
-    """Real numbers on a value's scale: ``clamp(floor(x * (1 / scale) + 0.5) + zero_point)``; NaN is the zero point."""
-    steps = np.floor(array.astype(np.float64) * (1.0 / value.scale) + 0.5) + value.zero_point
-    steps = np.where(np.isnan(steps), float(value.zero_point), steps)
-    return np.clip(steps, value.low, value.high).astype(np.int32)
+    """Real numbers on a value's scale, as :class:`stoker.deploy.ir.values.Port` has it."""
+    steps = np.rint(array.astype(np.float64) * (1.0 / value.scale))
+    steps = np.where(np.isnan(steps), 0.0, steps)
+    low, high = value.low - value.zero_point, value.high - value.zero_point
+    return np.clip(steps, low, high).astype(np.int32) + np.int32(value.zero_point)
 
 
 def dequantised(array: Integers, value: Value) -> NDArray[np.float32]:
@@ -53,26 +60,26 @@ def dequantised(array: Integers, value: Value) -> NDArray[np.float32]:
     return ((array.astype(np.float64) - value.zero_point) * value.scale).astype(np.float32)
 
 
-def _taken(port: Port, value: Value, array: NDArray[Any]) -> Integers:
+def _accepted(port: Port, value: Value, array: NDArray[Any]) -> NDArray[Any]:
     if array.shape[1:] != port.shape:
-        raise ValueError(f"`{port.name}` must have the shape (batch, {', '.join(map(str, port.shape))}), "
-                         f"got {array.shape}")  # fmt: skip
+        wanted = ", ".join(map(str, ("batch", *port.shape)))
+        raise ValueError(f"`{port.name}` must have the shape ({wanted}), got {array.shape}")
     if array.dtype.kind not in ("iu" if port.dtype == "int64" else "fiu"):
         raise ValueError(f"`{port.name}` must hold {port.dtype}, got {array.dtype}")
+    if port.dtype == "int64" and array.size and not value.low <= int(array.min()) <= int(array.max()) <= value.high:
+        found = f"{int(array.min())} to {int(array.max())}"
+        raise ValueError(f"`{port.name}` must hold {value.low} to {value.high}, got {found}")
+    return np.ascontiguousarray(array, port.dtype)
+
+
+def _taken(port: Port, value: Value, array: NDArray[Any]) -> Integers:
     ordered = array.transpose(0, *(axis + 1 for axis in port.order)).reshape(len(array), *value.shape)
-    if port.dtype == "float32":
-        return quantised(ordered, value)
-    if ordered.size and not (value.low <= int(ordered.min()) and int(ordered.max()) <= value.high):
-        raise ValueError(
-            f"`{port.name}` must hold {value.low} to {value.high}, got {int(ordered.min())} to {int(ordered.max())}"
-        )
-    return ordered.astype(np.int32)
+    return quantised(ordered, value) if port.dtype == "float32" else ordered.astype(np.int32)
 
 
 def _given(port: Port, value: Value, array: Integers) -> NDArray[Any]:
     inverse = np.argsort(port.order)
     sizes = [port.shape[axis] for axis in port.order]
     ordered = array.reshape(len(array), *sizes).transpose(0, *(int(axis) + 1 for axis in inverse))
-    if port.dtype == "int64":
-        return ordered.astype(np.int64)
-    return dequantised(ordered, value)
+    found = ordered.astype(np.int64) if port.dtype == "int64" else dequantised(ordered, value)
+    return np.ascontiguousarray(found)
