@@ -13,10 +13,10 @@ from stoker.deploy.arithmetic.normalising import layer_norm, softmax
 from stoker.deploy.arithmetic.requantising import requantise, requantise_double
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import DOUBLE_BITS, accumulator, product_bits
-from stoker.deploy.ir.graph import Graph, Integers
+from stoker.deploy.ir.graph import IntegerGraph, Integers
 
 
-def compute(operation: op.Operation, sources: Sequence[Integers], graph: Graph, batch: int) -> Integers:
+def compute(operation: op.Operation, sources: Sequence[Integers], graph: IntegerGraph, batch: int) -> Integers:
     """The operation's result, of shape (batch, …) and 32 bits.
 
     Args:
@@ -47,12 +47,12 @@ def compute(operation: op.Operation, sources: Sequence[Integers], graph: Graph, 
             return graph.constants[operation.table].astype(np.int32)[sources[0]]
         case op.Softmax():
             return softmax(operation, sources[0], output, graph.constants)
-        case op.Constant():
+        case op.FixedValue():
             array = graph.constants[operation.array].astype(np.int32)
             return np.broadcast_to(array, (batch, *array.shape))
 
 
-def sums_of(operation: op.Operation, sources: Sequence[Integers], graph: Graph) -> NDArray[Any]:
+def sums_of(operation: op.Operation, sources: Sequence[Integers], graph: IntegerGraph) -> NDArray[Any]:
     """The accumulator of an operation that has one, before its requantiser: whole numbers, in doubles or 64 bits."""
     values, constants = graph.values, graph.constants
     match operation:
@@ -84,7 +84,7 @@ def sums_of(operation: op.Operation, sources: Sequence[Integers], graph: Graph) 
             raise ValueError(f"`{operation.output}` must have an accumulator, got {type(operation).__name__}")
 
 
-def _requantised(operation: op.Operation, acc: NDArray[Any], graph: Graph) -> Integers:
+def _requantised(operation: op.Operation, acc: NDArray[Any], graph: IntegerGraph) -> Integers:
     assert isinstance(operation, op.REQUANTISED)
     by = operation.requantiser
     if acc.dtype == np.float64:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.graph import Integers
-from stoker.deploy.ir.values import Value
+from stoker.deploy.ir.values import IntegerValue
 
 Whole = NDArray[np.int64]
 
@@ -28,7 +28,9 @@ def layer_norm(operation: op.LayerNorm, source: Integers, constants: Mapping[str
     return normal * constants[operation.gain].astype(np.int64) + constants[operation.offset]
 
 
-def softmax(operation: op.Softmax, source: Integers, output: Value, constants: Mapping[str, Integers]) -> Integers:
+def softmax(
+    operation: op.Softmax, source: Integers, output: IntegerValue, constants: Mapping[str, Integers]
+) -> Integers:
     """Shares of :class:`stoker.deploy.ir.operations.Softmax`."""
     x = source.astype(np.int64)
     table = constants[operation.table].astype(np.int64)

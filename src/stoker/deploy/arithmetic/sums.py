@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from stoker.deploy.arithmetic.windows import padded, taps
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.graph import Integers
-from stoker.deploy.ir.values import Value
+from stoker.deploy.ir.values import IntegerValue
 
 Double = NDArray[np.float64]
 Array = NDArray[Any]
@@ -28,7 +28,9 @@ def linear(operation: op.Linear, source: Integers, constants: Mapping[str, Integ
     return source.astype(np.float64) @ weight.T + constants[operation.bias]
 
 
-def convolution(operation: op.Convolution, source: Integers, value: Value, constants: Mapping[str, Integers]) -> Double:
+def convolution(
+    operation: op.Convolution, source: Integers, value: IntegerValue, constants: Mapping[str, Integers]
+) -> Double:
     """Accumulators (batch, height, width, outputs)."""
     weight = constants[operation.weight].astype(np.float64)
     outputs, *kernel, depth = weight.shape
@@ -47,28 +49,28 @@ def convolution(operation: op.Convolution, source: Integers, value: Value, const
     return np.asarray(total + constants[operation.bias], np.float64)
 
 
-def sum_pool(operation: op.SumPool, source: Integers, value: Value) -> Array:
+def sum_pool(operation: op.SumPool, source: Integers, value: IntegerValue) -> Array:
     """Sums of windows less the zero point, (batch, height, width, channels)."""
     image = padded(source, operation.padding, value.zero_point).astype(np.int64)
     parts = [part for _, _, part in taps(image, operation.kernel, operation.stride, (1, 1))]
     return np.sum(parts, axis=0) - len(parts) * value.zero_point
 
 
-def max_pool(operation: op.MaxPool, source: Integers, value: Value) -> Integers:
+def max_pool(operation: op.MaxPool, source: Integers, value: IntegerValue) -> Integers:
     """The largest of each window."""
     image = padded(source, operation.padding, value.low)
     parts = [part for _, _, part in taps(image, operation.kernel, operation.stride, operation.dilation)]
     return np.maximum.reduce(parts)
 
 
-def mean(operation: op.Mean, source: Integers, value: Value) -> Array:
+def mean(operation: op.Mean, source: Integers, value: IntegerValue) -> Array:
     """Sums over axes less the zero point, axes kept."""
     count = math.prod(value.shape[axis] for axis in operation.axes)
     axes = tuple(axis + 1 for axis in operation.axes)
     return source.sum(axis=axes, keepdims=True, dtype=np.int64) - count * value.zero_point
 
 
-def matmul(operation: op.MatMul, first: Integers, second: Integers, values: Mapping[str, Value]) -> Double:
+def matmul(operation: op.MatMul, first: Integers, second: Integers, values: Mapping[str, IntegerValue]) -> Double:
     """Products of two tensors, less their zero points."""
     left, right = (
         array.astype(np.float64) - values[name].zero_point
@@ -77,7 +79,7 @@ def matmul(operation: op.MatMul, first: Integers, second: Integers, values: Mapp
     return left @ (right.swapaxes(-1, -2) if operation.transposed else right)
 
 
-def add(operation: op.Add, sources: list[Integers], values: Mapping[str, Value]) -> Array:
+def add(operation: op.Add, sources: list[Integers], values: Mapping[str, IntegerValue]) -> Array:
     """The weighted sum."""
     terms = zip(sources, operation.sources, operation.multipliers, strict=True)
     return np.asarray(sum((array.astype(np.int64) - values[name].zero_point) * by for array, name, by in terms))

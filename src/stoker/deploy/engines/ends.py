@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.deploy.ir.graph import Graph, Integers
-from stoker.deploy.ir.values import Port, Value
+from stoker.deploy.ir.graph import IntegerGraph, Integers
+from stoker.deploy.ir.values import ModelPort, IntegerValue
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def taken(graph: Graph, arrays: Arrays) -> dict[str, Integers]:
+def taken(graph: IntegerGraph, arrays: Arrays) -> dict[str, Integers]:
     """A caller's arrays as the graph's input values, by value name: (batch, …) of 32 bits. Errors of `accepted`."""
     found = accepted(graph, arrays)
     return {port.value: _taken(port, graph.value(port), found[port.name]) for port in graph.inputs}
 
 
-def accepted(graph: Graph, arrays: Arrays) -> dict[str, NDArray[Any]]:
+def accepted(graph: IntegerGraph, arrays: Arrays) -> dict[str, NDArray[Any]]:
     """A caller's arrays, contiguous and of the inputs' dtypes.
 
     Args:
@@ -42,25 +42,25 @@ def accepted(graph: Graph, arrays: Arrays) -> dict[str, NDArray[Any]]:
     return {port.name: _accepted(port, graph.value(port), arrays[port.name]) for port in graph.inputs}
 
 
-def given(graph: Graph, values: Mapping[str, Integers]) -> dict[str, NDArray[Any]]:
+def given(graph: IntegerGraph, values: Mapping[str, Integers]) -> dict[str, NDArray[Any]]:
     """The graph's output values as a caller sees them, by output name."""
     return {port.name: _given(port, graph.value(port), values[port.value]) for port in graph.outputs}
 
 
-def quantised(array: NDArray[Any], value: Value) -> NDArray[np.int32]:
-    """Real numbers on a value's scale, as :class:`stoker.deploy.ir.values.Port` has it."""
+def quantised(array: NDArray[Any], value: IntegerValue) -> NDArray[np.int32]:
+    """Real numbers on a value's scale, as :class:`stoker.deploy.ir.values.ModelPort` has it."""
     steps = np.rint(array.astype(np.float64) * (1.0 / value.scale))
     steps = np.where(np.isnan(steps), 0.0, steps)
     low, high = value.low - value.zero_point, value.high - value.zero_point
     return np.clip(steps, low, high).astype(np.int32) + np.int32(value.zero_point)
 
 
-def dequantised(array: Integers, value: Value) -> NDArray[np.float32]:
+def dequantised(array: Integers, value: IntegerValue) -> NDArray[np.float32]:
     """What whole numbers stand for."""
     return ((array.astype(np.float64) - value.zero_point) * value.scale).astype(np.float32)
 
 
-def _accepted(port: Port, value: Value, array: NDArray[Any]) -> NDArray[Any]:
+def _accepted(port: ModelPort, value: IntegerValue, array: NDArray[Any]) -> NDArray[Any]:
     if array.shape[1:] != port.shape:
         wanted = ", ".join(map(str, ("batch", *port.shape)))
         raise ValueError(f"`{port.name}` must have the shape ({wanted}), got {array.shape}")
@@ -72,12 +72,12 @@ def _accepted(port: Port, value: Value, array: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(array, port.dtype)
 
 
-def _taken(port: Port, value: Value, array: NDArray[Any]) -> Integers:
+def _taken(port: ModelPort, value: IntegerValue, array: NDArray[Any]) -> Integers:
     ordered = array.transpose(0, *(axis + 1 for axis in port.order)).reshape(len(array), *value.shape)
     return quantised(ordered, value) if port.dtype == "float32" else ordered.astype(np.int32)
 
 
-def _given(port: Port, value: Value, array: Integers) -> NDArray[Any]:
+def _given(port: ModelPort, value: IntegerValue, array: Integers) -> NDArray[Any]:
     inverse = np.argsort(port.order)
     sizes = [port.shape[axis] for axis in port.order]
     ordered = array.reshape(len(array), *sizes).transpose(0, *(int(axis) + 1 for axis in inverse))

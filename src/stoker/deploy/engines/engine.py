@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from stoker.deploy.engines.ends import Arrays, given, taken
 from stoker.deploy.ir.checking import checked
-from stoker.deploy.ir.graph import Graph, Integers
-from stoker.deploy.ir.values import Port
+from stoker.deploy.ir.graph import IntegerGraph, Integers
+from stoker.deploy.ir.values import ModelPort
 
 
 class IntegerEngine(ABC):
@@ -27,16 +27,16 @@ class IntegerEngine(ABC):
 
     name = ""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: IntegerGraph) -> None:
         self.graph = checked(graph)
 
     @property
-    def inputs(self) -> tuple[Port, ...]:
+    def inputs(self) -> tuple[ModelPort, ...]:
         """Names, dtypes and shapes of what a call takes."""
         return self.graph.inputs
 
     @property
-    def outputs(self) -> tuple[Port, ...]:
+    def outputs(self) -> tuple[ModelPort, ...]:
         """Names, dtypes and shapes of what a call returns."""
         return self.graph.outputs
 

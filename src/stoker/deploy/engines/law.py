@@ -9,7 +9,7 @@ import numpy as np
 from stoker.deploy.arithmetic.computing import compute
 from stoker.deploy.engines.ends import Arrays, taken
 from stoker.deploy.engines.engine import IntegerEngine
-from stoker.deploy.ir.graph import Graph, Integers
+from stoker.deploy.ir.graph import IntegerGraph, Integers
 from stoker.deploy.ir.operations import sources_of
 
 
@@ -18,7 +18,7 @@ class NumpyEngine(IntegerEngine):
 
     name = "numpy"
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: IntegerGraph) -> None:
         super().__init__(graph)
         self._last = {name: at for at, each in enumerate(graph.operations) for name in sources_of(each)}
         """The last operation that reads a value."""

@@ -15,7 +15,7 @@ from stoker.deploy.engines.ends import Arrays, accepted
 from stoker.deploy.engines.engine import IntegerEngine
 from stoker.deploy.engines.native.kept_libraries import library_path
 from stoker.deploy.engines.native.source import KERNELS, write_source
-from stoker.deploy.ir.graph import Graph, Integers
+from stoker.deploy.ir.graph import IntegerGraph, Integers
 
 _ALIGNED = 64
 
@@ -34,7 +34,7 @@ class CompiledEngine(IntegerEngine):
 
     name = "c++"
 
-    def __init__(self, graph: Graph, *, folder: Path | None = None) -> None:
+    def __init__(self, graph: IntegerGraph, *, folder: Path | None = None) -> None:
         super().__init__(graph)
         made = write_source(graph)
         text = f"{KERNELS.read_text(encoding='utf-8').replace('#pragma once', '')}\n{made.text}"

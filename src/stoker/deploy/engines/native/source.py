@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from stoker.core.placement.placing import place_buffers
+from stoker.core.placement.offsets import place_buffers
 from stoker.deploy.engines.native.loops import broadcast_steps, nest, steps_of
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import accumulator
-from stoker.deploy.ir.graph import Graph, Integers
-from stoker.deploy.ir.values import Port, Value
+from stoker.deploy.ir.graph import IntegerGraph, Integers
+from stoker.deploy.ir.values import ModelPort, IntegerValue
 
 KERNELS = Path(__file__).with_name("kernels.hpp")
 _LANES = 16
@@ -29,7 +29,7 @@ _C_TYPES = {"b": "int8_t", "B": "uint8_t", "h": "int16_t", "H": "uint16_t", "i":
 
 
 @dataclass(slots=True)
-class Source:
+class EngineSource:
     """What the writer makes.
 
     Attributes:
@@ -43,7 +43,7 @@ class Source:
     scratch_bytes: int = 0
 
 
-def write_source(graph: Graph) -> Source:
+def write_source(graph: IntegerGraph) -> EngineSource:
     """The C++ program of a checked graph.
 
     It has ``stoker_run(constants, inputs, outputs, batch, scratch)`` for a caller's arrays and ``stoker_integers``, the
@@ -53,16 +53,16 @@ def write_source(graph: Graph) -> Source:
 
 
 class _Writer:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: IntegerGraph) -> None:
         self._graph = graph
-        self._made = Source()
+        self._made = EngineSource()
         self._structs: list[str] = []
         self._declared: list[str] = []
         self._room = 0
         """Bytes of the largest working copy that a kernel makes."""
         self._names = {name: f"v{at}" for at, name in enumerate(graph.values)}
 
-    def source(self) -> Source:
+    def source(self) -> EngineSource:
         graph = self._graph
         body = [line for each in graph.operations for line in self._operation(each)]
         tile, places, nbytes = self._placed()
@@ -135,7 +135,7 @@ class _Writer:
         self._made.constants.append(np.ascontiguousarray(array))
         return name
 
-    def _value(self, name: str) -> Value:
+    def _value(self, name: str) -> IntegerValue:
         return self._graph.values[name]
 
     def _named(self, name: str) -> Integers:
@@ -147,7 +147,7 @@ class _Writer:
     def _roomy(self, nbytes: int) -> None:
         self._room = max(self._room, nbytes)
 
-    def _taken(self, at: int, port: Port) -> list[str]:
+    def _taken(self, at: int, port: ModelPort) -> list[str]:
         """Lines that read an input."""
         value, sizes = self._graph.value(port), [port.shape[axis] for axis in port.order]
         steps = steps_of(port.shape)
@@ -157,7 +157,7 @@ class _Writer:
         read = f"quantised(from[{{from}}], {ends})" if port.dtype == "float32" else "i32(from[{from}])"
         return self._end(at, value, "input", kind, nest(sizes, walk, [f"to[{{to}}] = {read};"]))
 
-    def _given(self, at: int, port: Port) -> list[str]:
+    def _given(self, at: int, port: ModelPort) -> list[str]:
         """Lines that write an output."""
         value, sizes = self._graph.value(port), [port.shape[axis] for axis in port.order]
         steps = steps_of(port.shape)
@@ -167,7 +167,7 @@ class _Writer:
         write = real if port.dtype == "float32" else "i64(from[{from}])"
         return self._end(at, value, "output", kind, nest(sizes, walk, [f"to[{{to}}] = {write};"]))
 
-    def _end(self, at: int, value: Value, end: str, kind: str, loops: list[str]) -> list[str]:
+    def _end(self, at: int, value: IntegerValue, end: str, kind: str, loops: list[str]) -> list[str]:
         """Lines around a sample's: real numbers of a caller, or the graph's own."""
         own, every = self._names[value.name], value.elements
         inward = end == "input"
@@ -216,7 +216,7 @@ class _Writer:
                 return self._mean(operation)
             case op.Add() | op.Multiply() | op.Rescale() | op.EmbeddingBag():
                 return self._pointwise(operation)
-            case op.Table() | op.Embedding() | op.Permute() | op.Slice() | op.Concat() | op.Constant():
+            case op.Table() | op.Embedding() | op.Permute() | op.Slice() | op.Concat() | op.FixedValue():
                 return self._moved(operation)
 
     def _in_out(self, operation: op.Operation) -> str:
@@ -277,7 +277,7 @@ class _Writer:
         ]
 
     def _windows(
-        self, operation: op.Convolution | op.MaxPool | op.SumPool, value: Value, kernel: tuple[int, int],
+        self, operation: op.Convolution | op.MaxPool | op.SumPool, value: IntegerValue, kernel: tuple[int, int],
         dilation: tuple[int, int],
     ) -> str:  # fmt: skip
         """The name of a struct of sizes."""
@@ -395,7 +395,9 @@ class _Writer:
         line = f"o[{{o}}] = requantised({acc}, {name}[{{m}}], {_by(operation.requantiser)});"
         return self._samples(operation, nest(out.shape, walk, [*before, line]))
 
-    def _moved(self, operation: op.Table | op.Embedding | op.Permute | op.Slice | op.Concat | op.Constant) -> list[str]:
+    def _moved(
+        self, operation: op.Table | op.Embedding | op.Permute | op.Slice | op.Concat | op.FixedValue
+    ) -> list[str]:
         """Operations that move numbers or look them up."""
         out = self._value(operation.output)
         steps, shape = steps_of(out.shape), out.shape
@@ -430,7 +432,7 @@ class _Writer:
                     lines += nest(part, walk, [line])
                     start += part[operation.axis]
                 return self._samples(operation, lines)
-            case op.Constant():
+            case op.FixedValue():
                 array = self._constant(self._named(operation.array).astype(np.int32))
                 return self._samples(operation, nest(shape, {"o": steps}, [f"o[{{o}}] = {array}[{{o}}];"]))
 
