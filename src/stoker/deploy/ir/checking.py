@@ -13,7 +13,7 @@ from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import accumulator, product_bits, value_range
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.ir.shapes import shape_of
-from stoker.deploy.ir.values import MOST_BITS, MOST_INDEX_BITS, ModelPort, IntegerValue
+from stoker.deploy.ir.values import MOST_BITS, MOST_INDEX_BITS, IntegerValue, ModelPort
 
 MOST_PRODUCT_BITS = 63
 """Width of ``acc * M + 2^(S-1)``, sign included: all executions hold it in 64 bits."""
