@@ -96,4 +96,3 @@ def layer(node: fx.Node) -> str:
     stack: dict[str, Any] = node.meta.get("nn_module_stack") or {}
     paths = [str(each[0] if isinstance(each, tuple) else each) for each in stack.values()]
     return re.sub(r"^L\['self'\]\.?", "", paths[-1]) if paths else ""
-

@@ -116,7 +116,7 @@ def _pool(kind: str, flat: bool) -> Handler:
     def handle(at: Matcher, node: fx.Node) -> None:
         given = arguments(node)
         source = at.value(node, given["self"])
-        pair: Callable[..., tuple[int, int]] = _flat if flat else lambda value, neutral: _pair(value)  # noqa: ARG005
+        pair: Callable[..., tuple[int, int]] = _flat if flat else lambda value, neutral: _pair(value)
         kernel = pair(given["kernel_size"], 1)
         stride = pair(given["stride"] or given["kernel_size"], 1)
         rows, columns = pair(given["padding"], 0)
@@ -166,10 +166,16 @@ def _clamp(low: float | None, high: float | None) -> Handler:
     def handle(at: Matcher, node: fx.Node) -> None:
         given = arguments(node)
         ends = [given.get("min", given.get("min_val", low)), given.get("max", given.get("max_val", high))]
-        least, most = (default if end is None else float(end) for end, default in zip(ends, (-np.inf, np.inf), strict=True))
+        least, most = (
+            default if end is None else float(end) for end, default in zip(ends, (-np.inf, np.inf), strict=True)
+        )
         at.add(FloatPointwise, node, [at.value(node, given["self"])], function="clamp", arguments=(least, most))
 
     return handle
+
+
+def _negative(at: Matcher, node: fx.Node) -> None:
+    at.add(FloatPointwise, node, [at.value(node, node.args[0])], function="linear", arguments=(-1.0, 0.0))
 
 
 def _gelu(at: Matcher, node: fx.Node) -> None:
@@ -332,9 +338,7 @@ def _embedding_bag(at: Matcher, node: fx.Node) -> None:
     source = indices.args[0] if "reshape" in str(indices.target) or "view" in str(indices.target) else None
     if not isinstance(step, int) or not isinstance(source, fx.Node) or len(at.shapes.get(source.name, ())) != 2:
         raise at.refused(node, "rows must come as (batch, bag), without offsets")
-    name = at.add(
-        FloatEmbedding, node, [at.value(node, source)], table=table, bag="mean" if mode == 1 else "sum"
-    )
+    name = at.add(FloatEmbedding, node, [at.value(node, source)], table=table, bag="mean" if mode == 1 else "sum")
     at.shapes[name] = (-1, table.shape[1])
 
 
@@ -495,9 +499,7 @@ HANDLERS: dict[str, Handler] = {
     "softplus": _pointwise("softplus"),
     "gelu": _gelu,
     "pow.Tensor_Scalar": _power,
-    "neg": lambda at, node: None if at.add(
-        FloatPointwise, node, [at.value(node, node.args[0])], function="linear", arguments=(-1.0, 0.0)
-    ) else None,
+    "neg": _negative,
     "add.Tensor": _sum_of(1.0),
     "sub.Tensor": _sum_of(-1.0),
     "mul.Tensor": _product,
@@ -515,10 +517,8 @@ HANDLERS: dict[str, Handler] = {
     "sum.dim_IntList": _mean(False),
     "cat": _concat,
     "concat": _concat,
-    **dict.fromkeys(
-        ("view", "reshape", "flatten.using_ints", "unflatten.int", "unsqueeze", "squeeze.dim", "squeeze.dims", "squeeze",
-         "_unsafe_view"), _reshape,
-    ),
+    **dict.fromkeys(("view", "reshape", "_unsafe_view", "flatten.using_ints", "unflatten.int"), _reshape),
+    **dict.fromkeys(("unsqueeze", "squeeze", "squeeze.dim", "squeeze.dims"), _reshape),
     **dict.fromkeys(("permute", "transpose.int", "t"), _permute),
     "slice.Tensor": _slice,
     "select.int": _select,

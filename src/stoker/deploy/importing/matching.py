@@ -72,12 +72,12 @@ class Matcher:
             inputs=tuple(inputs), outputs=outputs, operations=tuple(self.operations), shapes=dict(self.shapes)
         )
 
-    def add(self, make: Callable[..., _Made], node: fx.Node, sources: Sequence[str], name: str = "", **given: Any) -> str:
+    def add(
+        self, make: Callable[..., _Made], node: fx.Node, sources: Sequence[str], name: str = "", **given: Any
+    ) -> str:
         """Puts an operation down for a node; returns its name."""
         called = name or node.name
-        self.operations.append(
-            make(name=called, sources=tuple(sources), layer=layer(node), where=where(node), **given)
-        )
+        self.operations.append(make(name=called, sources=tuple(sources), layer=layer(node), where=where(node), **given))
         if not name:
             self._names[node.name] = called
             self.shapes[called] = self.shape(node)
@@ -199,7 +199,9 @@ class Matcher:
         if self._batch is None:
             first = tensor.shape[0] if tensor.ndim else 0
             if isinstance(first, int):
-                raise self.refused(node, f"input `{node.name}` must have a batch of any size as first axis, got {first}")
+                raise self.refused(
+                    node, f"input `{node.name}` must have a batch of any size as first axis, got {first}"
+                )
             self._batch = first.node.expr
         self._names[node.name] = node.name
         self.shapes[node.name] = self.shape(node)
@@ -223,7 +225,7 @@ class Matcher:
     def _match(self, node: fx.Node) -> None:
         if node.meta.get("val") is not None and isinstance(node.meta["val"], (torch.SymInt, int)):
             return  # sizes are read where they are used
-        if node.all_input_nodes and not any(each.name in self._names for each in node.all_input_nodes):
+        if all(isinstance(each.meta.get("val"), (torch.SymInt, int)) for each in node.all_input_nodes):
             return  # made of sizes alone; what it is used for reads or refuses it
         target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
         name = str(node.target) if str(node.target).startswith("aten.") else target
