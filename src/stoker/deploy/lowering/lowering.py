@@ -117,7 +117,8 @@ class _Lowering:
         made = IntegerGraph(
             inputs=ports, outputs=outputs, values=to.values, operations=tuple(to.operations), constants=to.constants
         )
-        return Lowered(checked(with_ranges(pruned(made))), self._laid, self._weight_bits)
+        own = {name: laid for name, laid in self._laid.items() if name not in self._joined}
+        return Lowered(checked(with_ranges(pruned(made))), own, self._weight_bits)
 
     def _refused(self, each: fl.FloatOperation, rule: str) -> ModelImportError:
         at = f"{each.where}: " if each.where else ""
@@ -418,7 +419,9 @@ class _Lowering:
 
     def _matmul(self, each: fl.FloatMatMul) -> None:
         first, second = (self._laid[name] for name in each.sources)
-        stacks = [laid.axes[:-2] for laid in (first, second)]
+        outer = zip(first.axes[:-2], second.axes[:-2], strict=True)
+        stacks: list[tuple[Group, ...]] = list(zip(*(pair for pair in outer if pair != ((BATCH,), (BATCH,))), strict=True))
+        stacks = stacks or [(), ()]
         groups = [[without_batch(group) for group in stack] for stack in stacks]
         left = self._to.arranged(first, [*groups[0], *first.axes[-2:]])
         inner, columns = second.axes[-2:]
@@ -434,9 +437,8 @@ class _Lowering:
         ratio = np.array([each.factor * scales[0] * scales[1] / grid.scale])
         by = self._to.requantiser(name, ratio, grid, ends)
         self._to.write(op.MatMul(sources=(left, right), output=name, transposed=transposed, requantiser=by))
-        axes = fresh(
-            [*(pair[0] if pair[0] else pair[1] for pair in zip(*stacks, strict=True)), first.axes[-2], columns]
-        )
+        stacked = [pair[0] or pair[1] for pair in zip(first.axes[:-2], second.axes[:-2], strict=True)]
+        axes = fresh([*stacked, first.axes[-2], columns])
         self._laid[each.name] = Laid(name, axes, tuple(atom for group in axes for atom in without_batch(group)))
 
     def _concat(self, each: fl.FloatConcat) -> None:
@@ -527,7 +529,7 @@ class _Lowering:
 
     def _softmax(self, each: fl.FloatSoftmax) -> None:
         laid = self._laid[each.sources[0]]
-        own = [without_batch(group) for group in laid.axes]
+        own = [group for group in laid.axes if group != (BATCH,)]
         source = self._to.arranged(laid, own)
         bits = self._options.widths.of_result(each.name, each.layer)
         name = write_softmax(self._to, each, source, bits)
