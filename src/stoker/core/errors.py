@@ -222,3 +222,9 @@ class AveragingError(StokerError):
     """Ranks whose model is averaged do not train the same weights. Fields: rank, step."""
 
     code = "STOKER1611"
+
+
+class ServingError(StokerError):
+    """A model cannot be served: it does not load, its engines do not start, or it is asked what it has not."""
+
+    code = "STOKER1701"
