@@ -73,7 +73,7 @@ class Interface:
         return all(each.is_batched for each in (*self.inputs, *self.outputs))
 
 
-class Engine(Protocol):
+class ModelEngine(Protocol):
     """Computes, in a process of its own and in one thread at a time."""
 
     @property
@@ -96,6 +96,6 @@ class Model(Protocol):
     Loading computes nothing: a process whose libraries have started threads cannot be forked.
     """
 
-    def engine(self) -> Engine:
+    def engine(self) -> ModelEngine:
         """An engine, made in the process that will run it."""
         ...

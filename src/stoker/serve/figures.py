@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ _BUCKETS = 7 * _PER_DECADE
 """Up to 100 s."""
 
 
-class Times:
+class LatencyHistogram:
     """A histogram of seconds with logarithmic buckets."""
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ def edge_s(place: int) -> float:
 class ModelFigures:
     """Of one model, since the service began."""
 
-    times: Times = field(default_factory=Times)
+    times: LatencyHistogram = field(default_factory=LatencyHistogram)
     """From a request's arrival to its answer, of answered ones."""
     outcomes: Counter[str] = field(default_factory=Counter[str])
     """Requests: ``answered``, ``refused`` on arrival, ``dropped`` at dispatch, ``malformed``, ``failed``,
@@ -73,7 +74,7 @@ class ModelFigures:
 
 
 @dataclass(frozen=True)
-class Window:
+class FiguresWindow:
     """What happened between two looks.
 
     Attributes:
@@ -99,18 +100,27 @@ class Windows:
         self._figures = figures
         self._last = self._taken(now_s)
 
-    def next(self, now_s: float) -> Window:
+    def next(self, now_s: float) -> FiguresWindow:
         """What happened since the last call."""
         before, self._last = self._last, self._taken(now_s)
-        (then_s, old, outcomes, batches, samples, retries), (_, new, *now) = before, self._last
-        counts = new - old
-        made = now[1] - batches
-        return Window(
-            now_s - then_s, now[0] - outcomes, quantile_s(counts, 0.5), quantile_s(counts, 0.99),
-            (now[2] - samples) / made if made else math.nan, now[3] - retries,
+        now = self._last
+        counts = now.counts - before.counts
+        made = now.batches - before.batches
+        return FiguresWindow(
+            now_s - before.at_s, now.outcomes - before.outcomes, quantile_s(counts, 0.5), quantile_s(counts, 0.99),
+            (now.samples - before.samples) / made if made else math.nan, now.retries - before.retries,
         )  # fmt: skip
 
-    def _taken(self, now_s: float) -> tuple[float, npt.NDArray[np.int64], Counter[str], int, int, int]:
+    def _taken(self, now_s: float) -> _Taken:
         seen = self._figures
         counts = np.array(seen.times.counts, np.int64)
-        return now_s, counts, Counter(seen.outcomes), seen.batches, seen.batched_samples, seen.retries
+        return _Taken(now_s, counts, Counter(seen.outcomes), seen.batches, seen.batched_samples, seen.retries)
+
+
+class _Taken(NamedTuple):
+    at_s: float
+    counts: npt.NDArray[np.int64]
+    outcomes: Counter[str]
+    batches: int
+    samples: int
+    retries: int

@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
     # Imported here: without the extra, the error above is what is shown.
     from stoker.run.serving.service import ServicePlan, serve
     from stoker.run.serving.starting import StartPlan
-    from stoker.serve.http.door import DoorSettings
+    from stoker.serve.http.door import ClientBounds
     from stoker.serve.models.version import VersionSettings
     from stoker.serve.processes.pool import PoolSettings
 
@@ -70,7 +70,7 @@ def main(argv: list[str]) -> int:
                 version=VersionSettings(pool=pool, hang_s=arguments.hang),
                 threads=threads,
             ),
-            door=DoorSettings(
+            door=ClientBounds(
                 slo_s=slo_s, max_body_bytes=arguments.max_body, body_s=arguments.body_time,
                 token=_token(arguments.token_file),
             ),

@@ -23,7 +23,7 @@ from stoker.records.events import Event, RunHeader, ServedWindow, VersionStarted
 from stoker.records.runlog import RunLog
 from stoker.run.serving.starting import Starter, StartPlan
 from stoker.serve.figures import ModelFigures, Windows
-from stoker.serve.http.door import Door, DoorSettings, OpenModel
+from stoker.serve.http.door import ClientBounds, InferenceDoor, OpenModel
 from stoker.serve.http.metrics import metrics_of
 from stoker.serve.http.rest import Rest
 from stoker.serve.http.server import serve_until_told
@@ -52,7 +52,7 @@ class ServicePlan:
 
     models: Sequence[tuple[str, str]]
     start: StartPlan
-    door: DoorSettings
+    door: ClientBounds
     host: str
     port: int
     drain_s: float
@@ -102,7 +102,7 @@ class _Service:
             for name, source in self._plan.models:
                 await self._add(name, source)
             rest = Rest(self._open, __version__, functools.partial(metrics_of, self._open))
-            door = Door(self._open, self._plan.door, rest.application)
+            door = InferenceDoor(self._open, self._plan.door, rest.application)
             address = sock.getsockname()
             self._say(f"serving {', '.join(self._open)} at http://{_shown(address)} (SIGTERM or Ctrl-C drains)")
 

@@ -1,3 +1,4 @@
+# pyright: reportUnknownMemberType=false
 """Models of torch: a module with example inputs, or a program that ``torch.export`` saved."""
 
 from __future__ import annotations
@@ -103,7 +104,8 @@ def of_export(path: Path, threads: int) -> TorchModel:
         value = values.get(cast("str", name))
         if not isinstance(value, torch.Tensor):
             raise ServingError(f"`{path}` must take tensors alone, got `{name}`")
-        shape = tuple(size if isinstance(size, int) else ANY for size in value.shape)
+        sizes = cast("Sequence[object]", value.shape)  # symbols where they are free
+        shape = tuple(size if isinstance(size, int) else ANY for size in sizes)
         specs.append(TensorSpec(str(name), _numpy_dtype(value.dtype), shape))
     return TorchModel(program.module(), specs, by_name=False, threads=threads)
 
@@ -120,14 +122,13 @@ def of_definition(made: object, where: str, weights: Mapping[str, torch.Tensor] 
     Raises:
         ServingError: it returned something else.
     """
-    match made:
-        case (torch.nn.Module() as module, examples):
-            pass
-        case _:
-            raise ServingError(
-                f"`{where}` must return (module, example inputs) with tensors of one sample or more, "
-                f"got {type(made).__name__}"
-            )
+    pair: tuple[object, ...] = cast("tuple[object, ...]", made) if isinstance(made, tuple) else ()
+    if len(pair) != 2 or not isinstance(pair[0], torch.nn.Module):
+        raise ServingError(
+            f"`{where}` must return (module, example inputs) with tensors of one sample or more, "
+            f"got {type(cast('object', made)).__name__}"
+        )
+    module, examples = pair[0], pair[1]
     if weights is not None:
         # Assigned, not copied: they stay views of the file that all engines share.
         module.load_state_dict(dict(weights), assign=True)

@@ -35,7 +35,7 @@ DEFAULT_PRIORITY = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoorSettings:
+class ClientBounds:
     """Bounds on what clients may send.
 
     Attributes:
@@ -61,7 +61,7 @@ class OpenModel:
     figures: ModelFigures
 
 
-class Door:
+class InferenceDoor:
     """The service as an ASGI application.
 
     Args:
@@ -70,7 +70,7 @@ class Door:
         rest: answers all but inference; asked after the token is checked.
     """
 
-    def __init__(self, models: Mapping[str, OpenModel], settings: DoorSettings, rest: Application) -> None:
+    def __init__(self, models: Mapping[str, OpenModel], settings: ClientBounds, rest: Application) -> None:
         self._models = models
         self._by_path = {f"/v2/models/{name}/infer": opened for name, opened in models.items()}
         self._settings = settings
@@ -217,7 +217,7 @@ def _whole(name: bytes, value: bytes) -> int:
 
 def _encoder(model: str, request: InferRequest) -> Callable[[ModelVersion], Encode]:
     def of(version: ModelVersion) -> Encode:
-        parameters = dict(version.interface.parameters)
+        parameters = version.interface.parameters
 
         def encode(outputs: Mapping[str, npt.NDArray[np.generic]]) -> tuple[bytes, int | None]:
             return answers.answer(model, version.label, request.id, outputs, request.outputs, parameters)

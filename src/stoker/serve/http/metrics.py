@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from stoker.serve.figures import Times, edge_s
+from stoker.serve.figures import LatencyHistogram, edge_s
 from stoker.serve.http.door import OpenModel
 
 _EDGES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -58,7 +58,7 @@ class ServiceCollector(Collector):
         yield from (requests, times, batches, samples, compute, retries, waiting, engines)
 
 
-def _buckets(times: Times) -> list[tuple[str, float]]:
+def _buckets(times: LatencyHistogram) -> list[tuple[str, float]]:
     """Cumulative counts up to each edge of :data:`_EDGES_S`."""
     counts = [0] * (len(_EDGES_S) + 1)
     for place, count in enumerate(times.counts):

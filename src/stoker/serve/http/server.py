@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 import uvicorn
 
@@ -19,7 +19,7 @@ class DrainedServer(uvicorn.Server):
     """A server that leaves signals to its caller."""
 
     @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
+    def capture_signals(self) -> Generator[None]:
         """Nothing: uvicorn would raise the signal again after the drain, before the engines have ended."""
         yield
 

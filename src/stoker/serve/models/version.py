@@ -16,7 +16,7 @@ from stoker.core.slots.writers import SlotWriter
 from stoker.serve.engine import Interface
 from stoker.serve.policy import BatchPolicy, QueuedRequest
 from stoker.serve.processes.engine_process import array_at
-from stoker.serve.processes.messages import Done, EngineReady, Failure, Place, Run
+from stoker.serve.processes.messages import BatchDone, BatchRun, EngineReady, Failure, TensorPlace
 from stoker.serve.processes.pool import EnginePool, PooledEngine, PoolSettings, StartModel
 from stoker.serve.refusals import RequestRefused, failed, too_late
 
@@ -200,7 +200,7 @@ class ModelVersion:
         if self._policy is not None:
             self._pump()
 
-    def batch_done(self, engine: PooledEngine, done: Done) -> None:
+    def batch_done(self, engine: PooledEngine, done: BatchDone) -> None:
         """Answers the requests of a batch."""
         batch = self._batches.pop(engine.number)
         now_s = self._loop.time()
@@ -283,7 +283,7 @@ class ModelVersion:
         samples = sum(item.samples for item in items)
         view = ring.view(slot, ring.slot_bytes)
         writer = SlotWriter(view)
-        places: list[Place] = []
+        places: list[TensorPlace] = []
         for place_of, spec in enumerate(self.interface.inputs):
             first = items[0].inputs[place_of]
             shape = (samples, *first.shape[1:]) if self.interface.is_batched else first.shape
@@ -292,7 +292,7 @@ class ModelVersion:
                 ring.give_back(slot)
                 self._too_large(items)
                 return
-            place = Place(offset, shape)
+            place = TensorPlace(offset, shape)
             places.append(place)
             target, start = array_at(view, place, spec.dtype), 0
             if not self.interface.is_batched:
@@ -306,7 +306,7 @@ class ModelVersion:
         number = self.policy.started(now_s, expected_s)
         self._batches[engine.number] = _Batch(engine.number, number, items, samples, now_s)
         limit_s = max(self.settings.hang_s, _HANG_FACTOR * expected_s)
-        self.pool.run(engine, Run(number, slot, places, writer.used_bytes), now_s, limit_s)
+        self.pool.run(engine, BatchRun(number, slot, places, writer.used_bytes), now_s, limit_s)
 
     def _too_large(self, items: list[Pending]) -> None:
         if len(items) > 1:

@@ -13,8 +13,19 @@ import numpy.typing as npt
 
 from stoker.core.slots.ring import Mapping
 from stoker.core.slots.writers import SlotWriter
-from stoker.serve.engine import Arrays, Engine, Model, TensorSpec
-from stoker.serve.processes.messages import FRAMING, Birth, Done, Failure, Kind, Place, Run, pack, unpack, warm
+from stoker.serve.engine import Arrays, Model, ModelEngine, TensorSpec
+from stoker.serve.processes.messages import (
+    FRAMING,
+    BatchDone,
+    BatchRun,
+    Birth,
+    EngineMessage,
+    Failure,
+    TensorPlace,
+    pack,
+    unpack,
+    warm,
+)
 from stoker.wire.polled import PolledChannel
 
 _REPEATS = 3
@@ -32,7 +43,7 @@ class EngineProcess:
     """
 
     def __init__(self, sock: socket.socket, ring: Mapping, birth: Birth) -> None:
-        self._channel: PolledChannel[Kind] = PolledChannel(sock, FRAMING, blocking=True)
+        self._channel: PolledChannel[EngineMessage] = PolledChannel(sock, FRAMING, blocking=True)
         self._ring = ring
         self._birth = birth
 
@@ -42,14 +53,14 @@ class EngineProcess:
             engine = model.engine()
             costs = measure(engine, self._birth.max_batch, self._birth.budget_s)
         except Exception as error:  # the user's model: the service says what it is
-            self._channel.send(Kind.FAILED, pack(Failure(told(error))))
+            self._channel.send(EngineMessage.FAILED, pack(Failure(told(error))))
             return
-        self._channel.send(Kind.READY, warm(engine.interface, costs))
+        self._channel.send(EngineMessage.READY, warm(engine.interface, costs))
         while (frames := self._channel.receive()) is not None:
             for frame in frames:
-                self._compute(engine, unpack(frame.body, Run))
+                self._compute(engine, unpack(frame.body, BatchRun))
 
-    def _compute(self, engine: Engine, run: Run) -> None:
+    def _compute(self, engine: ModelEngine, run: BatchRun) -> None:
         view = self._ring.view(run.slot * self._birth.slot_bytes, self._birth.slot_bytes)
         begun_s = time.perf_counter()
         try:
@@ -60,16 +71,16 @@ class EngineProcess:
             outputs = engine.run(inputs)
             places = self._leave(outputs, engine.interface.outputs, view, run.used_bytes)
         except Exception as error:  # of the user's model, for these inputs
-            self._channel.send(Kind.BROKEN, pack(Failure(told(error), run.batch)))
+            self._channel.send(EngineMessage.BROKEN, pack(Failure(told(error), run.batch)))
             return
-        self._channel.send(Kind.DONE, pack(Done(run.batch, time.perf_counter() - begun_s, places)))
+        self._channel.send(EngineMessage.DONE, pack(BatchDone(run.batch, time.perf_counter() - begun_s, places)))
 
     def _leave(
         self, outputs: Arrays, specs: tuple[TensorSpec, ...], view: npt.NDArray[np.uint8], used_bytes: int
-    ) -> list[Place]:
+    ) -> list[TensorPlace]:
         writer = SlotWriter(view)
         writer.used_bytes = used_bytes
-        places: list[Place] = []
+        places: list[TensorPlace] = []
         for spec in specs:
             array = outputs[spec.name]
             if array.dtype != spec.dtype or not spec.fits(array.shape):
@@ -82,13 +93,13 @@ class EngineProcess:
                     f"`{spec.name}` has {array.nbytes} bytes, more than are left in a slot of {len(view)}; "
                     "allow more with --slot-bytes"
                 )
-            place = Place(offset, array.shape, array.dtype.str)
+            place = TensorPlace(offset, array.shape, array.dtype.str)
             array_at(view, place, array.dtype)[...] = array
             places.append(place)
         return places
 
 
-def array_at(view: npt.NDArray[np.uint8], place: Place, dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
+def array_at(view: npt.NDArray[np.uint8], place: TensorPlace, dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
     """The tensor at a place of a slot; raises ``ValueError`` where it would be outside."""
     size = math.prod(place.shape) * dtype.itemsize
     if place.offset < 0 or size < 0 or place.offset + size > len(view):
@@ -97,7 +108,7 @@ def array_at(view: npt.NDArray[np.uint8], place: Place, dtype: np.dtype[np.gener
 
 
 def measure(
-    engine: Engine, max_batch: int, budget_s: float, clock: Callable[[], float] = time.perf_counter
+    engine: ModelEngine, max_batch: int, budget_s: float, clock: Callable[[], float] = time.perf_counter
 ) -> list[tuple[int, float]]:
     """Seconds for batches of 1, 2, 4 and so on samples, of zeros; at least one size, and the largest if time allows.
 

@@ -18,7 +18,7 @@ _MAX_BYTES = 1 << 20
 """Of a message: tensors are in slots, these are their places."""
 
 
-class Kind(enum.IntEnum):
+class EngineMessage(enum.IntEnum):
     """What a message is for."""
 
     LOADED = 1
@@ -32,14 +32,14 @@ class Kind(enum.IntEnum):
     READY = 5
     """An engine is warm: :class:`Warm`."""
     RUN = 6
-    """Compute a batch: :class:`Run`."""
+    """Compute a batch: :class:`BatchRun`."""
     DONE = 7
-    """It is computed: :class:`Done`."""
+    """It is computed: :class:`BatchDone`."""
     BROKEN = 8
     """The model raised: :class:`Failure`; the engine goes on."""
 
 
-FRAMING = Framing("<HBBII", _MAGIC, _PROTOCOL, Kind, _MAX_BYTES)
+FRAMING = Framing("<HBBII", _MAGIC, _PROTOCOL, EngineMessage, _MAX_BYTES)
 
 
 class Birth(msgspec.Struct, array_like=True):
@@ -60,7 +60,7 @@ class Failure(msgspec.Struct, array_like=True):
     batch: int = -1
 
 
-class Place(msgspec.Struct, array_like=True):
+class TensorPlace(msgspec.Struct, array_like=True):
     """Where a tensor is in a slot."""
 
     offset: int
@@ -69,23 +69,23 @@ class Place(msgspec.Struct, array_like=True):
     """NumPy's code, for outputs; that of an input is its interface's."""
 
 
-class Run(msgspec.Struct, array_like=True):
+class BatchRun(msgspec.Struct, array_like=True):
     """A batch."""
 
     batch: int
     slot: int
-    inputs: list[Place]
+    inputs: list[TensorPlace]
     """In the order of the interface."""
     used_bytes: int
     """Of the slot; outputs go behind."""
 
 
-class Done(msgspec.Struct, array_like=True):
+class BatchDone(msgspec.Struct, array_like=True):
     """The outputs of a batch."""
 
     batch: int
     took_s: float
-    outputs: list[Place]
+    outputs: list[TensorPlace]
 
 
 class _Spec(msgspec.Struct, array_like=True):
@@ -139,7 +139,7 @@ def ready_of(body: bytes) -> EngineReady:
 T = TypeVar("T")
 _encoder = msgspec.msgpack.Encoder()
 _decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {
-    kind: msgspec.msgpack.Decoder(kind) for kind in (Birth, Failure, Run, Done, Warm)
+    kind: msgspec.msgpack.Decoder(kind) for kind in (Birth, Failure, BatchRun, BatchDone, Warm)
 }
 
 

@@ -8,12 +8,13 @@ import select
 import signal
 import socket
 import traceback
+import types
 from collections.abc import Callable
 
 from stoker.core.slots.ring import Mapping
 from stoker.serve.engine import Model
 from stoker.serve.processes.engine_process import EngineProcess, told
-from stoker.serve.processes.messages import FRAMING, Birth, Failure, Kind, pack, unpack
+from stoker.serve.processes.messages import FRAMING, Birth, EngineMessage, Failure, pack, unpack
 from stoker.wire.framing import Frame
 from stoker.wire.polled import PolledChannel
 
@@ -27,7 +28,7 @@ class ModelProcess:
     """
 
     def __init__(self, sock: socket.socket, tie: Callable[[int], object]) -> None:
-        self._channel: PolledChannel[Kind] = PolledChannel(sock, FRAMING, blocking=True)
+        self._channel: PolledChannel[EngineMessage] = PolledChannel(sock, FRAMING, blocking=True)
         self._tie = tie
         self._wake, self._wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -36,11 +37,11 @@ class ModelProcess:
         try:
             model = load()
         except Exception as error:  # the user's model
-            self._channel.send(Kind.FAILED, pack(Failure(told(error))))
+            self._channel.send(EngineMessage.FAILED, pack(Failure(told(error))))
             return
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, _wake_up)
         signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
-        self._channel.send(Kind.LOADED)
+        self._channel.send(EngineMessage.LOADED)
         poll = select.poll()
         poll.register(self._channel.sock, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
@@ -55,7 +56,7 @@ class ModelProcess:
                     for frame in frames:
                         self._fork(model, frame)
 
-    def _fork(self, model: Model, frame: Frame[Kind]) -> None:
+    def _fork(self, model: Model, frame: Frame[EngineMessage]) -> None:
         birth, (fd, ring_fd) = unpack(frame.body, Birth), frame.fds
         own_pid = os.getpid()
         try:
@@ -82,12 +83,12 @@ class ModelProcess:
 
     def _report(self, birth: Birth, pid: int) -> None:
         if pid < 0:
-            self._channel.send(Kind.FORKED, pack(birth))
+            self._channel.send(EngineMessage.FORKED, pack(birth))
             return
         # Not reaped before this: the number is still the engine's.
         pidfd = os.pidfd_open(pid)
         try:
-            self._channel.send(Kind.FORKED, pack(birth), (pidfd,))
+            self._channel.send(EngineMessage.FORKED, pack(birth), (pidfd,))
         finally:
             os.close(pidfd)
 
@@ -96,3 +97,7 @@ class ModelProcess:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0] > 0:
                 pass
+
+
+def _wake_up(_number: int, _frame: types.FrameType | None) -> None:
+    """A handler, so that the signal is written to the pipe that is polled."""

@@ -16,12 +16,12 @@ from stoker.core.errors import ServingError, WireError
 from stoker.core.slots.ring import Ring
 from stoker.serve.processes.messages import (
     FRAMING,
+    BatchDone,
+    BatchRun,
     Birth,
-    Done,
+    EngineMessage,
     EngineReady,
     Failure,
-    Kind,
-    Run,
     pack,
     ready_of,
     unpack,
@@ -67,7 +67,7 @@ class PooledEngine:
     """One engine, as the service sees it."""
 
     number: int
-    channel: PolledChannel[Kind]
+    channel: PolledChannel[EngineMessage]
     pidfd: int = -1
     asked_s: float = 0.0
     """When it was asked for."""
@@ -88,7 +88,7 @@ class PoolListener(Protocol):
         """An engine has become ready."""
         ...
 
-    def batch_done(self, engine: PooledEngine, done: Done) -> None:
+    def batch_done(self, engine: PooledEngine, done: BatchDone) -> None:
         """A batch is computed; its slot is free after the call."""
         ...
 
@@ -129,7 +129,7 @@ class EnginePool:
         self._say = say
         self._loop = asyncio.get_running_loop()
         self._process: subprocess.Popen[bytes] | None = None
-        self._model: PolledChannel[Kind] | None = None
+        self._model: PolledChannel[EngineMessage] | None = None
         self._loaded = False
         self._numbers = 0
         self._failures = 0
@@ -162,12 +162,12 @@ class EnginePool:
         """Engines that are warm."""
         return sum(each.ready is not None for each in self.engines.values())
 
-    def run(self, engine: PooledEngine, run: Run, now_s: float, limit_s: float) -> None:
+    def run(self, engine: PooledEngine, run: BatchRun, now_s: float, limit_s: float) -> None:
         """Gives an idle engine a batch; its end is told to the listener."""
         self.idle.remove(engine)
         engine.slot, engine.since_s, engine.limit_s = run.slot, now_s, limit_s
         try:
-            engine.channel.send(Kind.RUN, pack(run))
+            engine.channel.send(EngineMessage.RUN, pack(run))
         except OSError:
             pass  # it has just ended, which is seen at its socket
 
@@ -229,16 +229,16 @@ class EnginePool:
             self._model_lost()
             return
         for frame in frames:
-            if frame.kind is Kind.LOADED:
+            if frame.kind is EngineMessage.LOADED:
                 self._loaded = True
                 for _ in range(self.settings.engines - len(self.engines)):
                     self._fork()
-            elif frame.kind is Kind.FAILED:
+            elif frame.kind is EngineMessage.FAILED:
                 self._fail(unpack(frame.body, Failure).text)
-            elif frame.kind is Kind.FORKED:
+            elif frame.kind is EngineMessage.FORKED:
                 self._forked(frame)
 
-    def _forked(self, frame: Frame[Kind]) -> None:
+    def _forked(self, frame: Frame[EngineMessage]) -> None:
         birth = unpack(frame.body, Birth)
         engine = self.engines.get(birth.number)
         if engine is None:
@@ -262,7 +262,7 @@ class EnginePool:
         )
         # Sockets take a few hundred bytes at once: what is sent here never waits.
         with theirs, contextlib.suppress(OSError):
-            self._model.send(Kind.FORK, pack(birth), (theirs.fileno(), ring.fd))
+            self._model.send(EngineMessage.FORK, pack(birth), (theirs.fileno(), ring.fd))
 
     def _hear(self, engine: PooledEngine) -> None:
         try:
@@ -274,21 +274,21 @@ class EnginePool:
         if frames is None:
             self._engine_lost(engine)
 
-    def _act(self, engine: PooledEngine, frame: Frame[Kind]) -> None:
-        if frame.kind is Kind.READY:
+    def _act(self, engine: PooledEngine, frame: Frame[EngineMessage]) -> None:
+        if frame.kind is EngineMessage.READY:
             engine.ready = ready_of(frame.body)
             self._failures = 0
             self.idle.append(engine)
             if not self._first.done():
                 self._first.set_result(engine.ready)
             self._listener.engine_idle()
-        elif frame.kind is Kind.FAILED:
+        elif frame.kind is EngineMessage.FAILED:
             self._fail(unpack(frame.body, Failure).text)
-        elif frame.kind is Kind.DONE:
-            done = unpack(frame.body, Done)
+        elif frame.kind is EngineMessage.DONE:
+            done = unpack(frame.body, BatchDone)
             self._listener.batch_done(engine, done)
             self._free(engine)
-        elif frame.kind is Kind.BROKEN:
+        elif frame.kind is EngineMessage.BROKEN:
             self._listener.batch_broken(engine, unpack(frame.body, Failure))
             self._free(engine)
 

@@ -31,12 +31,12 @@ class _Answer(msgspec.Struct, omit_defaults=True):
     model_version: str
     outputs: list[_Output]
     id: str = ""
-    parameters: Parameters = {}
+    parameters: Mapping[str, str | int | float | bool] = {}
 
 
 def answer(
     model: str, version: str, request_id: str, outputs: Mapping[str, npt.NDArray[np.generic]],
-    wanted: Sequence[tuple[str, bool]], parameters: Parameters,
+    wanted: Sequence[tuple[str, bool]], parameters: Mapping[str, str | int | float | bool],
 ) -> tuple[bytes, int | None]:  # fmt: skip
     """The body of an answer, and the length of its JSON where binary tensors follow.
 
