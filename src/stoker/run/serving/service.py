@@ -110,7 +110,7 @@ class _Service:
                 rest.is_draining = True
                 self._say("draining: answers what has arrived")
 
-            watch = asyncio.get_running_loop().create_task(self._watch())
+            watch = asyncio.get_running_loop().create_task(self._watch(door))
             try:
                 await serve_until_told(door, sock, self._plan.drain_s, drain)
             finally:
@@ -140,13 +140,14 @@ class _Service:
         await model.start(source)
         self._open[name] = OpenModel(model, figures)
 
-    async def _watch(self) -> None:
-        """Looks after engines, and tells what happened in each second."""
+    async def _watch(self, door: InferenceDoor) -> None:
+        """Looks after engines and slow clients, and tells what happened in each second."""
         loop = asyncio.get_running_loop()
         windows = {name: Windows(opened.figures, loop.time()) for name, opened in self._open.items()}
         told_s = loop.time()
         while True:
             await asyncio.sleep(_SWEEP_S)
+            door.sweep(loop.time())
             for opened in self._open.values():
                 for version in opened.model.versions:
                     version.sweep()

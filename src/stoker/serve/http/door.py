@@ -10,7 +10,7 @@ import hmac
 import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +76,9 @@ class InferenceDoor:
         self._settings = settings
         self._rest = rest
         self._held_bytes = 0
+        self._reading: dict[asyncio.Task[Any], float] = {}
+        """Tasks that wait for a body, and since when."""
+        self._late: set[asyncio.Task[Any]] = set()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Answers one request."""
@@ -103,14 +106,15 @@ class InferenceDoor:
     async def _infer(
         self, opened: OpenModel, headers: Sequence[tuple[bytes, bytes]], receive: Receive, send: Send
     ) -> None:
-        arrived_s = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        arrived_s = loop.time()
         held_bytes = 0
         try:
             found = _read_headers(headers)
             self._admit(opened, found, arrived_s)
             held_bytes = found.content_bytes
             self._held_bytes += held_bytes
-            body = await self._body(receive)
+            body = await self._read(receive, arrived_s)
             request = parse(
                 body, found.json_bytes, opened.model.current.interface, opened.model.current.settings.max_samples
             )
@@ -131,7 +135,7 @@ class InferenceDoor:
         finally:
             self._held_bytes -= held_bytes
         opened.figures.outcomes["answered"] += 1
-        opened.figures.times.add(asyncio.get_running_loop().time() - arrived_s)
+        opened.figures.times.add(loop.time() - arrived_s)
         await _send(send, answer)
 
     def _admit(self, opened: OpenModel, found: _Headers, now_s: float) -> None:
@@ -168,50 +172,70 @@ class InferenceDoor:
         return opened
 
     async def _body(self, receive: Receive) -> bytes:
+        message = await receive()
+        if not message.get("more_body", True):
+            return message.get("body", b"")
         parts: list[bytes] = []
-        size, most, more = 0, self._settings.max_body_bytes, True
+        size, most = 0, self._settings.max_body_bytes
+        while True:
+            if message["type"] == "http.disconnect":
+                raise ConnectionResetError
+            part: bytes = message.get("body", b"")
+            parts.append(part)
+            size += len(part)
+            if size > most:
+                raise RequestRefused(413, f"`body` must have at most {most} bytes, got more")
+            if not message.get("more_body", False):
+                return b"".join(parts)
+            message = await receive()
+
+    async def _read(self, receive: Receive, arrived_s: float) -> bytes:
+        """The body, unless it takes too long; timers of their own would cost each request more than its parsing."""
+        task = asyncio.current_task()
+        assert task is not None, "uvicorn runs applications in tasks"
+        self._reading[task] = arrived_s
         try:
-            async with asyncio.timeout(self._settings.body_s):
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ConnectionResetError
-                    part: bytes = message.get("body", b"")
-                    parts.append(part)
-                    size += len(part)
-                    if size > most:
-                        raise RequestRefused(413, f"`body` must have at most {most} bytes, got more")
-                    more = message.get("more_body", False)
-        except TimeoutError:
+            return await self._body(receive)
+        except asyncio.CancelledError:
+            if task not in self._late:
+                raise
+            self._late.discard(task)
+            task.uncancel()
             raise RequestRefused(408, f"`body` must arrive within {self._settings.body_s:g} s") from None
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        finally:
+            del self._reading[task]
+
+    def sweep(self, now_s: float) -> None:
+        """Ends the wait for bodies that take too long; called now and then."""
+        for task, arrived_s in self._reading.items():
+            if now_s - arrived_s > self._settings.body_s and task not in self._late:
+                self._late.add(task)
+                task.cancel()
 
 
-@dataclass(frozen=True)
-class _Headers:
+class _Headers(NamedTuple):
     content_bytes: int
     json_bytes: int | None
     priority: int
 
 
 def _read_headers(headers: Sequence[tuple[bytes, bytes]]) -> _Headers:
-    content_bytes, json_bytes, priority = 0, None, DEFAULT_PRIORITY
-    for name, value in headers:
-        if name == b"content-length":
-            content_bytes = _whole(name, value)
-        elif name == b"inference-header-content-length":
-            json_bytes = _whole(name, value)
-        elif name == b"priority":
-            if (match := _PRIORITY.search(value)) is not None:
-                priority = int(match[1])
-        elif name == b"content-encoding" and value != b"identity":
-            raise RequestRefused(415, f"`Content-Encoding` must be identity, got {value[:20].decode('latin-1')!r}")
-    return _Headers(content_bytes, json_bytes, priority)
+    found = dict(headers)
+    content, head = found.get(b"content-length"), found.get(b"inference-header-content-length")
+    priority, encoding = found.get(b"priority"), found.get(b"content-encoding")
+    if encoding is not None and encoding != b"identity":
+        raise RequestRefused(415, f"`Content-Encoding` must be identity, got {encoding[:20].decode('latin-1')!r}")
+    match = _PRIORITY.search(priority) if priority is not None else None
+    return _Headers(
+        0 if content is None else _whole("Content-Length", content),
+        None if head is None else _whole("Inference-Header-Content-Length", head),
+        DEFAULT_PRIORITY if match is None else int(match[1]),
+    )
 
 
-def _whole(name: bytes, value: bytes) -> int:
+def _whole(name: str, value: bytes) -> int:
     if not value.isdigit() or len(value) > 15:
-        raise malformed(f"`{name.decode()}` must be a whole number, got {value[:20].decode('latin-1')!r}")
+        raise malformed(f"`{name}` must be a whole number, got {value[:20].decode('latin-1')!r}")
     return int(value)
 
 

@@ -37,7 +37,8 @@ async def serve_until_told(
     """
     config = uvicorn.Config(
         application, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False,
-        server_header=False, timeout_keep_alive=_KEEP_ALIVE_S, timeout_graceful_shutdown=max(1, round(drain_s)),
+        server_header=False, proxy_headers=False, timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=max(1, round(drain_s)),
     )  # fmt: skip
     server = DrainedServer(config)
     loop = asyncio.get_running_loop()

@@ -118,6 +118,7 @@ class ModelVersion:
         self._policy: BatchPolicy | None = None
         self._ready: EngineReady | None = None
         self._empty: asyncio.Future[None] | None = None
+        self._pumping = False
 
     async def start(self) -> EngineReady:
         """Loads and warms; raises :class:`~stoker.core.errors.ServingError`."""
@@ -169,7 +170,7 @@ class ModelVersion:
         queued = QueuedRequest(number, samples, deadline_s, kind, priority)
         item = self._pending[number] = Pending(inputs, samples, encode, self._loop.create_future(), queued)
         self.policy.arrive(queued)
-        self._pump()
+        self._pump_soon()
         try:
             return await item.future
         except asyncio.CancelledError:
@@ -261,8 +262,15 @@ class ModelVersion:
             self._leave(item)
         self.policy.requeue([item.queued for item in items if item not in gone])
 
+    def _pump_soon(self) -> None:
+        """Gives engines work once all requests that have already arrived are in the queue: no wait, larger batches."""
+        if not self._pumping:
+            self._pumping = True
+            self._loop.call_soon(self._pump)
+
     def _pump(self) -> None:
         """Gives idle engines what waits, as long as there are both."""
+        self._pumping = False
         policy, pool = self.policy, self.pool
         now_s = self._loop.time()
         while policy.num_waiting and pool.idle:

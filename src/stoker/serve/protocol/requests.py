@@ -172,10 +172,11 @@ def _nested(raw: bytes, spec: TensorSpec) -> npt.NDArray[np.generic]:
 def _samples(inputs: list[npt.NDArray[np.generic]], interface: Interface, max_samples: int) -> int:
     if not interface.is_batched:
         return 1
-    sizes = {array.shape[0] for array in inputs}
-    if len(sizes) != 1:
-        raise malformed(f"`shape` of all inputs must begin with the same number of samples, got {sorted(sizes)}")
-    samples = sizes.pop()
+    samples = inputs[0].shape[0]
+    for array in inputs:
+        if array.shape[0] != samples:
+            sizes = sorted({array.shape[0] for array in inputs})
+            raise malformed(f"`shape` of all inputs must begin with the same number of samples, got {sizes}")
     if samples > max_samples:
         raise malformed(f"`shape` must begin with at most {max_samples} samples, got {samples}")
     return samples
@@ -183,9 +184,9 @@ def _samples(inputs: list[npt.NDArray[np.generic]], interface: Interface, max_sa
 
 def _outputs(request: _Request, interface: Interface) -> list[tuple[str, bool]]:
     binary = request.parameters.get("binary_data_output") is True
-    known = [spec.name for spec in interface.outputs]
     if not request.outputs:
-        return [(name, binary) for name in known]
+        return [(spec.name, binary) for spec in interface.outputs]
+    known = [spec.name for spec in interface.outputs]
     found: dict[str, bool] = {}
     for each in request.outputs:
         if each.name not in known or each.name in found:
