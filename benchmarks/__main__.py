@@ -78,6 +78,9 @@ BARS = (
     "sim_64gpu",
     "sim_bound",
     "sim_speed",
+    "serve_speed",
+    "serve_overload",
+    "serve_swap",
     "allocator_scale",
     "cluster_live",
 )

@@ -18,6 +18,13 @@ memory of its parent: a process that has run the cache's tests before takes five
 
 EXHAUSTIVE: dict[str, str] = {
     # What repeats a kind of test that stays in `make test`, by the id of a test from its beginning on; `*` is any text.
+    "tests/serve/test_live.py::TestClients": "stays: what requests may hold, in test_requests; statuses, live",
+    "tests/serve/test_live.py::TestProcesses::test_a_drain": "stays: killed engines",
+    "tests/serve/test_live.py::TestProcesses::test_a_stopped": "stays: killed engines",
+    "tests/serve/test_live.py::TestProcesses::test_nothing_is_left_after_its_end[True": "stays: not stopped",
+    "tests/serve/test_live.py::TestProcesses::test_the_end_of": "stays: killed engines",
+    "tests/serve/test_live.py::TestTorch": "stays: ONNX, by the same processes",
+    "tests/serve/test_live.py::TestVersions::test_a_version": "stays: answers of one version",
     "tests/train/arena/eager/test_allocator.py::test_another_step": "stays: a real step; drawn plans and requests",
     "tests/train/arena/eager/test_allocator.py::test_real_steps_go_by_the_plan[medium_256": "stays: one of four steps",
     "tests/train/arena/eager/test_allocator.py::test_real_steps_go_by_the_plan[medium_512": "stays: one of four steps",

@@ -52,6 +52,9 @@ COMMANDS = (
     ),
     Command("perf", "stoker.cli.perf.main", "predict where time goes: of a program's step, of a fleet of jobs"),
     Command("deploy", "stoker.cli.deploy.main", "carry a trained model to whole numbers, and to what runs them"),
+    Command(
+        "serve", "stoker.cli.serve.main", "answer requests with a model, change its version, plan how many engines"
+    ),
     Command("sim", "stoker.cli.sim", "simulate a cluster's jobs, with and without the allocator of CPUs"),
     Command("config", "stoker.cli.config_show", "show the settings and where each comes from"),
     Command("doctor", "stoker.cli.doctor.main", "check this machine: memory, descriptors, cores, torch"),

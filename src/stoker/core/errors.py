@@ -240,3 +240,9 @@ class PackageError(StokerError):
     """A package of an integer model is missing, damaged, or of a newer format. Fields: path."""
 
     code = "STOKER1703"
+
+
+class ServingError(StokerError):
+    """A model cannot be served: it does not load, its engines do not start, or it is asked what it has not."""
+
+    code = "STOKER1801"

@@ -1,0 +1,1 @@
+"""Programs of users: what they are called, and functions of theirs by name."""
