@@ -19,7 +19,7 @@ from stoker.wire.secrets import load_secrets
 _TIMEOUT_S = 3600.0
 """Loading a large model takes minutes, and the trial as long as asked for."""
 _EPILOG = """\
-The new version loads and warms beside the old one, then answers a share of the requests for a time, then all. If it
+The new version loads and warms next to the old one, then answers a share of the requests for a time, then all. If it
 fails for one request, or loses engines by itself, the old version answers again, that request included.
 SOURCE is as in `stoker serve run`, and must take and give the same tensors.
 examples:

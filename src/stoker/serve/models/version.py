@@ -36,7 +36,7 @@ _HANG_FACTOR = 20.0
 
 
 class Seen(Protocol):
-    """What is told of each batch and request, for figures."""
+    """Receives facts about batches, for figures."""
 
     def batch(self, samples: int, requests: int, took_s: float) -> None:
         """A batch was computed."""

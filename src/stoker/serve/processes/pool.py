@@ -163,7 +163,7 @@ class EnginePool:
         return sum(each.ready is not None for each in self.engines.values())
 
     def run(self, engine: PooledEngine, run: BatchRun, now_s: float, limit_s: float) -> None:
-        """Gives an idle engine a batch; its end is told to the listener."""
+        """Gives an idle engine a batch; the listener hears of its end."""
         self.idle.remove(engine)
         engine.slot, engine.since_s, engine.limit_s = run.slot, now_s, limit_s
         try:
