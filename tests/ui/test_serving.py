@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stoker.records.events import RunHeader, ServedWindow, VersionStarted
 from stoker.records.runlog import Run
 from stoker.ui.report_text import Style
@@ -26,11 +28,11 @@ STARTED = VersionStarted(
     t_s=0.0, model="digits", version="1", source="m.onnx", platform="onnxruntime", costs=[(1, 1e-4), (32, 4e-4)]
 )
 RUN = Run(
-    RunHeader(
+    header=RunHeader(
         run_id="r", started_unix_s=0.0, argv=["stoker", "serve", "run", "<m>"], cwd="/", python="", stoker="", torch="",
         numpy="", hostname="h", cores=2.0, memory_bytes=0, accelerator="",
     ),
-    [STARTED, *(window(second, refused=50 * (second > 20)) for second in range(1, 31)), window(31, p99_s=0.5)],
+    events=[STARTED, *(window(second, refused=50 * (second > 20)) for second in range(1, 31)), window(31, p99_s=0.5)],
 )  # fmt: skip
 
 
@@ -38,7 +40,7 @@ def test_figures_add_up() -> None:
     (found,) = served_models(RUN.events)
     assert found.outcomes == {"answered": 3100, "refused": 500}
     assert found.retries == 1
-    assert found.p50_s == 0.001
+    assert found.p50_s == pytest.approx(0.001)
     assert found.p99_s == 0.5
     assert sum(point.answers_per_s * (point.to_s - point.from_s) for point in found.points) == 3100
 

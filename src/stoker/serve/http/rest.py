@@ -127,6 +127,7 @@ def status_of(opened: OpenModel) -> dict[str, object]:
                 "lost_engines": each.pool.lost,
                 "waiting": each.policy.num_waiting,
                 "pending": each.num_pending,
+                "costs": each.costs,
             }
             for each in model.versions
         },
