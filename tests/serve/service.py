@@ -103,6 +103,14 @@ class Service:
         status, _, text = self.ask("POST", f"/v2/models/{model}/infer", json_request(values), headers)
         return status, msgspec.json.decode(text)
 
+    def swap(self, **plan: Any) -> tuple[int, Any]:
+        """Status and content of the answer to a change of version."""
+        secret = (self.run / "control.secret").read_text().strip()
+        status, _, text = self.ask(
+            "POST", "/stoker/models/scaling/swap", msgspec.json.encode(plan), {"Stoker-Control": secret}
+        )
+        return status, msgspec.json.decode(text)
+
     def status(self, model: str = "scaling") -> dict[str, Any]:
         """What the service says of a model."""
         return msgspec.json.decode(self.ask("GET", "/stoker/status")[2])[model]

@@ -23,6 +23,7 @@ import tritonclient.http as triton
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
+from stoker.cli.main import main
 from stoker.wire.secrets import create_secret
 from tests.serve.service import Service, is_there, json_request, scaling_model
 from tests.waiting import await_that
@@ -142,8 +143,8 @@ class TestProtocol:
             ("GET", "/v2/models/other", None, {}, 404),
             ("GET", "/v2/models/scaling/versions/9/ready", None, {}, 404),
             ("GET", "/else", None, {}, 404),
-            ("POST", "/stoker/models/scaling/swap", b"{}", {}, 400),
-            ("POST", "/stoker/models/scaling/swap", b'{"source": "nothing.onnx"}', {}, 409),
+            ("POST", "/stoker/models/scaling/swap", b'{"source": "nothing.onnx"}', {}, 403),
+            ("POST", "/stoker/models/scaling/swap", b"{}", {"Stoker-Control": "no"}, 403),
         ],
     )
     def test_each_request_has_its_status(
@@ -278,10 +279,8 @@ class TestVersions:
         with Clients(own, {2.0, 3.0}) as clients:
             for source, factor in ((new, 3.0), (old, 2.0)):
                 some_answers(clients)
-                plan = {"source": str(source), "canary_frac": 0.5, "hold_s": 0.3}
-                status, _, text = own.ask("POST", "/stoker/models/scaling/swap", msgspec.json.encode(plan))
-                assert status == 200, text
-                assert msgspec.json.decode(text)["changed"]
+                words = ["scaling", str(source), "--url", f"http://127.0.0.1:{own.port}", "--canary", "50%"]
+                assert main(["serve", "swap", *words, "--for", "300ms"]) == 0
                 assert own.infer(SAMPLE)[1]["outputs"][0]["data"][1] == factor
         assert clients.wrong == []
         assert clients.seen == {2.0, 3.0}
@@ -289,11 +288,11 @@ class TestVersions:
 
     def test_a_version_that_takes_something_else_is_refused(self, own: Service, tmp_path: Path) -> None:
         wider = scaling_model(tmp_path / "wider.onnx", 3.0, width=5)
-        status, _, text = own.ask(
-            "POST", "/stoker/models/scaling/swap", msgspec.json.encode({"source": str(wider), "hold_s": 0})
-        )
+        status, answer = own.swap(source=str(wider), hold_s=0)
         assert status == 409
-        assert "must take and give" in msgspec.json.decode(text)["error"]
+        assert "must take and give" in answer["error"]
+        assert own.swap(source="nothing.onnx")[0] == 409
+        assert own.swap(sauce=1)[0] == 400
 
 
 MODULE = """
@@ -352,29 +351,23 @@ class TestTorch:
         (folder / "worse.py").write_text(source)
         with Clients(torch_service, {2.0, 5.0}) as clients:
             some_answers(clients)
-            plan = {"source": "worse.py:fails", "canary_frac": 0.5, "hold_s": 60}
             with ThreadPoolExecutor(1) as threads:
-                change = threads.submit(
-                    torch_service.ask, "POST", "/stoker/models/scaling/swap", msgspec.json.encode(plan)
-                )
+                change = threads.submit(torch_service.swap, source="worse.py:fails", canary_frac=0.5, hold_s=60)
                 await_that("it is on trial", lambda: 5.0 in clients.seen or change.done(), 90.0)
                 while not change.done():
                     assert torch_service.infer(np.ones((1, 4), np.float32))[0] == 200
                     time.sleep(0.01)
-                status, _, text = change.result()
-        assert status == 200, text
-        outcome = msgspec.json.decode(text)
+                status, outcome = change.result()
+        assert status == 200, outcome
         assert not outcome["changed"]
         assert "failed for" in outcome["reason"]
         assert clients.wrong == []
         assert torch_service.infer(np.ones((1, 4), np.float32))[1]["outputs"][0]["data"] == [2.0] * 4
 
     def test_a_version_that_does_not_load_leaves_the_old_one(self, torch_service: Service) -> None:
-        status, _, text = torch_service.ask(
-            "POST", "/stoker/models/scaling/swap", msgspec.json.encode({"source": "scaled.py:broken"})
-        )
+        status, answer = torch_service.swap(source="scaled.py:broken")
         assert status == 409
-        assert "no such weights" in msgspec.json.decode(text)["error"]
+        assert "no such weights" in answer["error"]
         assert torch_service.infer(SAMPLE)[0] == 200
 
 
