@@ -80,7 +80,8 @@ def _disturbed(
             now = served.status()["answers"]
             plan = {"source": str(versions[int(str(now)) % 2]), "canary_frac": 0.5, "hold_s": 0.1}
             url = f"http://127.0.0.1:{served.port}/stoker/models/scaling/swap"
-            with urllib.request.urlopen(urllib.request.Request(url, json.dumps(plan).encode())) as answer:
+            secret = {"Stoker-Control": (versions[0].parent / "run/control.secret").read_text().strip()}
+            with urllib.request.urlopen(urllib.request.Request(url, json.dumps(plan).encode(), secret)) as answer:
                 done[0] += json.load(answer)["changed"]
 
     def kill() -> None:

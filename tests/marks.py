@@ -23,6 +23,7 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/serve/test_live.py::TestProcesses::test_a_stopped": "stays: killed engines",
     "tests/serve/test_live.py::TestProcesses::test_nothing_is_left_after_its_end[True": "stays: not stopped",
     "tests/serve/test_live.py::TestProcesses::test_the_end_of": "stays: killed engines",
+    "tests/serve/test_live.py::TestSources": "stays: one form, of ONNX; refusals of the queue, pure",
     "tests/serve/test_live.py::TestTorch": "stays: ONNX, by the same processes",
     "tests/serve/test_live.py::TestVersions::test_a_version": "stays: answers of one version",
     "tests/train/arena/eager/test_allocator.py::test_another_step": "stays: a real step; drawn plans and requests",

@@ -24,6 +24,7 @@ PACKAGES = (
     "records",
     "run",
     "scale",
+    "serve",
     "sim",
     "train",
     "ui",

@@ -36,7 +36,11 @@ def scaling_model(path: Path, factor: float, width: int = 4, *, slowly: int = 0)
     if slowly:
         constants.append(helper.make_tensor("zeros", TensorProto.FLOAT, [512, 512], np.zeros(512 * 512)))
         constants.append(helper.make_tensor("axes", TensorProto.INT64, [2], [0, 1]))
-        last = "zeros"
+        # Made of the input, so that it is computed for each batch and not once.
+        nodes.append(helper.make_node("ReduceSum", ["x", "axes"], ["sum"], keepdims=0))
+        nodes.append(helper.make_node("Mul", ["sum", "zero"], ["zero_sum"]))
+        nodes.append(helper.make_node("Add", ["zeros", "zero_sum"], ["start"]))
+        last = "start"
         for place in range(slowly):
             nodes.append(helper.make_node("MatMul", [last, "zeros"], [f"m{place}"]))
             nodes.append(helper.make_node("Cos", [f"m{place}"], [f"c{place}"]))
@@ -97,6 +101,14 @@ class Service:
     def infer(self, values: NDArray[Any], model: str = "scaling", headers: dict[str, str] | None = None) -> Any:
         """The answer to a request in JSON, with its status; decoded."""
         status, _, text = self.ask("POST", f"/v2/models/{model}/infer", json_request(values), headers)
+        return status, msgspec.json.decode(text)
+
+    def swap(self, **plan: Any) -> tuple[int, Any]:
+        """Status and content of the answer to a change of version."""
+        secret = (self.run / "control.secret").read_text().strip()
+        status, _, text = self.ask(
+            "POST", "/stoker/models/scaling/swap", msgspec.json.encode(plan), {"Stoker-Control": secret}
+        )
         return status, msgspec.json.decode(text)
 
     def status(self, model: str = "scaling") -> dict[str, Any]:

@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,9 +18,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 import tritonclient.http as triton
 from numpy.typing import NDArray
+from safetensors.torch import save_file
 
+from stoker.cli.main import main
+from stoker.wire.secrets import create_secret
 from tests.serve.service import Service, is_there, json_request, scaling_model
 from tests.waiting import await_that
 
@@ -138,8 +143,8 @@ class TestProtocol:
             ("GET", "/v2/models/other", None, {}, 404),
             ("GET", "/v2/models/scaling/versions/9/ready", None, {}, 404),
             ("GET", "/else", None, {}, 404),
-            ("POST", "/stoker/models/scaling/swap", b"{}", {}, 400),
-            ("POST", "/stoker/models/scaling/swap", b'{"source": "nothing.onnx"}', {}, 409),
+            ("POST", "/stoker/models/scaling/swap", b'{"source": "nothing.onnx"}', {}, 403),
+            ("POST", "/stoker/models/scaling/swap", b"{}", {"Stoker-Control": "no"}, 403),
         ],
     )
     def test_each_request_has_its_status(
@@ -274,10 +279,8 @@ class TestVersions:
         with Clients(own, {2.0, 3.0}) as clients:
             for source, factor in ((new, 3.0), (old, 2.0)):
                 some_answers(clients)
-                plan = {"source": str(source), "canary_frac": 0.5, "hold_s": 0.3}
-                status, _, text = own.ask("POST", "/stoker/models/scaling/swap", msgspec.json.encode(plan))
-                assert status == 200, text
-                assert msgspec.json.decode(text)["changed"]
+                words = ["scaling", str(source), "--url", f"http://127.0.0.1:{own.port}", "--canary", "50%"]
+                assert main(["serve", "swap", *words, "--for", "300ms"]) == 0
                 assert own.infer(SAMPLE)[1]["outputs"][0]["data"][1] == factor
         assert clients.wrong == []
         assert clients.seen == {2.0, 3.0}
@@ -285,11 +288,11 @@ class TestVersions:
 
     def test_a_version_that_takes_something_else_is_refused(self, own: Service, tmp_path: Path) -> None:
         wider = scaling_model(tmp_path / "wider.onnx", 3.0, width=5)
-        status, _, text = own.ask(
-            "POST", "/stoker/models/scaling/swap", msgspec.json.encode({"source": str(wider), "hold_s": 0})
-        )
+        status, answer = own.swap(source=str(wider), hold_s=0)
         assert status == 409
-        assert "must take and give" in msgspec.json.decode(text)["error"]
+        assert "must take and give" in answer["error"]
+        assert own.swap(source="nothing.onnx")[0] == 409
+        assert own.swap(sauce=1)[0] == 400
 
 
 MODULE = """
@@ -348,27 +351,88 @@ class TestTorch:
         (folder / "worse.py").write_text(source)
         with Clients(torch_service, {2.0, 5.0}) as clients:
             some_answers(clients)
-            plan = {"source": "worse.py:fails", "canary_frac": 0.5, "hold_s": 60}
             with ThreadPoolExecutor(1) as threads:
-                change = threads.submit(
-                    torch_service.ask, "POST", "/stoker/models/scaling/swap", msgspec.json.encode(plan)
-                )
+                change = threads.submit(torch_service.swap, source="worse.py:fails", canary_frac=0.5, hold_s=60)
                 await_that("it is on trial", lambda: 5.0 in clients.seen or change.done(), 90.0)
                 while not change.done():
                     assert torch_service.infer(np.ones((1, 4), np.float32))[0] == 200
                     time.sleep(0.01)
-                status, _, text = change.result()
-        assert status == 200, text
-        outcome = msgspec.json.decode(text)
+                status, outcome = change.result()
+        assert status == 200, outcome
         assert not outcome["changed"]
         assert "failed for" in outcome["reason"]
         assert clients.wrong == []
         assert torch_service.infer(np.ones((1, 4), np.float32))[1]["outputs"][0]["data"] == [2.0] * 4
 
     def test_a_version_that_does_not_load_leaves_the_old_one(self, torch_service: Service) -> None:
-        status, _, text = torch_service.ask(
-            "POST", "/stoker/models/scaling/swap", msgspec.json.encode({"source": "scaled.py:broken"})
-        )
+        status, answer = torch_service.swap(source="scaled.py:broken")
         assert status == 409
-        assert "no such weights" in msgspec.json.decode(text)["error"]
+        assert "no such weights" in answer["error"]
         assert torch_service.infer(SAMPLE)[0] == 200
+
+
+class TestSources:
+    def test_the_faster_form_is_taken_and_both_are_shown(self, tmp_path: Path) -> None:
+        forms = tmp_path / "forms"
+        forms.mkdir()
+        scaling_model(forms / "scaling.onnx", 2.0)
+        program = torch.export.export(
+            torch.nn.Linear(4, 4), (torch.zeros(3, 4),), dynamic_shapes=({0: torch.export.Dim("n")},)
+        )
+        torch.export.save(program, forms / "linear.pt2")
+        service = Service(tmp_path, ["scaling=forms"])
+        assert service.infer(SAMPLE)[1]["outputs"][0]["data"] == (SAMPLE * 2).reshape(-1).tolist()
+        assert service.ended() == 0
+        text = service.log.read_text()
+        assert "`scaling` on onnx: " in text
+        assert "`scaling` on torch: " in text
+        assert "`scaling`: onnx, which computes the most samples a second" in text
+
+    def test_an_exported_program_with_weights_and_one_from_safetensors(self, tmp_path: Path) -> None:
+        (tmp_path / "linear.py").write_text(
+            "import torch\ndef make():\n    return torch.nn.Linear(4, 2), torch.zeros(1, 4)\n"
+        )
+        module = torch.nn.Linear(4, 2)
+        save_file(module.state_dict(), tmp_path / "weights.safetensors")
+        program = torch.export.export(module, (torch.zeros(3, 4),), dynamic_shapes=({0: torch.export.Dim("n")},))
+        torch.export.save(program, tmp_path / "linear.pt2")
+        models = ["scaling=linear.pt2", "weighed=linear.py:make@weights.safetensors"]
+        service = Service(tmp_path, models, "--engines", "1")
+        for name in ("scaling", "weighed"):
+            inputs = service.ask("GET", f"/v2/models/{name}")[2]
+            (given,) = msgspec.json.decode(inputs)["inputs"]
+            body = json_request(SAMPLE).replace(b'"x"', f'"{given["name"]}"'.encode())
+            status, _, text = service.ask("POST", f"/v2/models/{name}/infer", body)
+            assert status == 200, text
+            found = np.array(msgspec.json.decode(text)["outputs"][0]["data"], np.float32).reshape(2, 2)
+            with torch.no_grad():
+                np.testing.assert_allclose(found, module(torch.from_numpy(SAMPLE)).numpy(), rtol=1e-5)
+        assert service.ended() == 0
+
+    def test_other_interfaces_need_the_token(self, tmp_path: Path) -> None:
+        secret = tmp_path / "secret"
+        create_secret(secret)
+        model = scaling_model(tmp_path / "scaling.onnx", 2.0)
+        service = Service(tmp_path, [f"scaling={model}"], "--host", "127.0.0.1", "--token-file", str(secret))
+        assert service.infer(SAMPLE)[0] == 401
+        assert service.ask("GET", "/metrics")[0] == 401
+        assert service.infer(SAMPLE, headers={"Authorization": "Bearer no"})[0] == 401
+        token = secret.read_text().strip()
+        assert service.infer(SAMPLE, headers={"Authorization": f"Bearer {token}"})[0] == 200
+        assert service.ended() == 0
+
+    def test_under_a_promise_what_is_late_is_refused(self, tmp_path: Path) -> None:
+        """Six times as many clients as can be answered in time: those answered are, the others are told at once."""
+        model = scaling_model(tmp_path / "scaling.onnx", 2.0, slowly=40)
+        service = Service(tmp_path, [f"scaling={model}"], "--engines", "1", "--slo", "300ms", "--max-batch", "2")
+        one_s = service.status()["versions"]["1"]["costs"][0][1]
+        count = min(100, int(6 * 0.3 / one_s) + 6)
+        with ThreadPoolExecutor(count) as threads:
+            found = list(threads.map(lambda _: service.ask(
+                "POST", "/v2/models/scaling/infer", json_request(SAMPLE)), range(count)
+            ))  # fmt: skip
+        statuses = Counter(status for status, _, _ in found)
+        assert statuses.keys() == {200, 503}
+        late = [headers for status, headers, _ in found if status == 503]
+        assert all(int(headers["retry-after"]) >= 1 for headers in late)
+        assert service.ended() == 0

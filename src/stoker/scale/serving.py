@@ -136,7 +136,7 @@ class ServingQueue:
         if not self._engines:
             return math.inf
         ahead = sum(samples for other, samples in self._samples_by_priority.items() if other <= priority)
-        # Batches before it, then its own, with what waits beside it.
+        # Batches before it, then its own, with the rest of what waits.
         batches, rest = divmod(ahead + self._usual_samples, self.batch)
         full_s = self.curve.seconds(self.batch) * self.ratio
         own_s = self.curve.seconds(max(1, math.ceil(rest))) * self.ratio

@@ -73,7 +73,7 @@ class Interface:
 
 
 class ModelEngine(Protocol):
-    """Computes, in a process of its own and in one thread at a time."""
+    """Computes, in a separate process and in one thread at a time."""
 
     @property
     def interface(self) -> Interface:

@@ -49,7 +49,7 @@ def edge_s(place: int) -> float:
 
 @dataclass
 class ModelFigures:
-    """Of one model, since the service began."""
+    """What happened to one model's requests since the service began."""
 
     times: LatencyHistogram = field(default_factory=LatencyHistogram)
     """From a request's arrival to its answer, of answered ones."""

@@ -1,4 +1,4 @@
-"""What the service asks of whoever decides which requests are taken, and which go together; pure, time is an argument.
+"""What the service asks of a policy: which requests are taken, and which go together; pure, time is an argument.
 
 The rules are in ``stoker.scale.serving``; the simulator drives the same ones.
 """

@@ -19,7 +19,7 @@ from stoker.wire.secrets import load_secrets
 _TIMEOUT_S = 3600.0
 """Loading a large model takes minutes, and the trial as long as asked for."""
 _EPILOG = """\
-The new version loads and warms beside the old one, then answers a share of the requests for a time, then all. If it
+The new version loads and warms next to the old one, then answers a share of the requests for a time, then all. If it
 fails for one request, or loses engines by itself, the old version answers again, that request included.
 SOURCE is as in `stoker serve run`, and must take and give the same tensors.
 examples:
@@ -38,11 +38,14 @@ def main(argv: list[str]) -> int:
         "source": _absolute(arguments.source), "canary_frac": arguments.canary, "hold_s": arguments.hold,
         **({"slowdown": arguments.slowdown} if arguments.slowdown else {}),
     }  # fmt: skip
-    url = f"{arguments.url.rstrip('/')}/stoker/models/{urllib.parse.quote(arguments.model)}/swap"
-    request = urllib.request.Request(url, msgspec.json.encode(plan), {"Content-Type": "application/json"})
+    url = arguments.url.rstrip("/")
+    headers = {"Content-Type": "application/json"}
     if arguments.token_file:
-        secrets = load_secrets(arguments.token_file)
-        request.add_header("Authorization", f"Bearer {(secrets.of(secrets.own) or b'').decode('latin-1')}")
+        headers["Authorization"] = f"Bearer {_secret(arguments.token_file)}"
+    control = _asked(urllib.request.Request(f"{url}/stoker/control", headers=headers), arguments.url)
+    headers["Stoker-Control"] = _secret(str(control["secret_file"]))
+    path = f"/stoker/models/{urllib.parse.quote(arguments.model)}/swap"
+    request = urllib.request.Request(f"{url}{path}", msgspec.json.encode(plan), headers)
     outcome = _asked(request, arguments.url)
     changed = bool(outcome["changed"])
     print(f"version {outcome['version']} answers" + ("" if changed else f", as before: {outcome['reason']}"))
@@ -63,6 +66,11 @@ def _asked(request: urllib.request.Request, url: str) -> dict[str, object]:
     except (OSError, ValueError, http.client.HTTPException, msgspec.MsgspecError) as error:
         reason = getattr(error, "reason", error)
         raise ServingError(f"`--url` must be that of `stoker serve run`, got {url}: {reason}") from None
+
+
+def _secret(path: str) -> str:
+    secrets = load_secrets(path)
+    return (secrets.of(secrets.own) or b"").decode("latin-1")
 
 
 def _absolute(source: str) -> str:

@@ -1,4 +1,4 @@
-"""Cursors of a process that fills slots, or memory of its own where there is none."""
+"""Cursors of a process that fills slots, or separate memory where there is none."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from stoker.serve.processes.pool import PoolSettings
 from stoker.sim.serving import Arrival, ServedTrace, poisson, serve_trace
 
 REQUESTS = 20_000
-"""Of a simulated trace: 200 of them are beyond the 99th percentile."""
+"""Length of a simulated trace: 200 of them are beyond the 99th percentile."""
 _SHED_FRAC = 0.001
 
 

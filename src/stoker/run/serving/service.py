@@ -29,6 +29,7 @@ from stoker.serve.http.rest import Rest
 from stoker.serve.http.server import serve_until_told
 from stoker.serve.models.served_model import ServedModel
 from stoker.serve.models.version import ModelVersion
+from stoker.wire.secrets import create_secret
 
 _SWEEP_S = 0.1
 _WINDOW_S = 1.0
@@ -101,7 +102,8 @@ class _Service:
         try:
             for name, source in self._plan.models:
                 await self._add(name, source)
-            rest = Rest(self._open, __version__, functools.partial(metrics_of, self._open))
+            control = _control(self._log.folder)
+            rest = Rest(self._open, __version__, functools.partial(metrics_of, self._open), control)
             door = InferenceDoor(self._open, self._plan.door, rest.application)
             address = sock.getsockname()
             self._say(f"serving {', '.join(self._open)} at http://{_shown(address)} (SIGTERM or Ctrl-C drains)")
@@ -185,6 +187,18 @@ class _Service:
 
     def _now_s(self) -> float:
         return time.monotonic() - self._begun_s
+
+
+def _control(folder: Path) -> Path:
+    """The file with a fresh secret for changes of version, in the folder of the run, for this user alone."""
+    path = folder / "control.secret"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        create_secret(path)
+    except OSError as error:
+        raise ConfigError(f"`--run-dir` must be a folder that can be written, got {folder}: {error.strerror}") from None
+    return path
 
 
 def _known(value: float) -> float | None:

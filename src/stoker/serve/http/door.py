@@ -31,7 +31,7 @@ _JSON, _BINARY = (b"content-type", b"application/json"), (b"content-type", b"app
 _PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
 _PRIORITY = re.compile(rb"(?:^|,)\s*u\s*=\s*([0-7])\s*(?:,|$)")
 DEFAULT_PRIORITY = 3
-"""Of RFC 9218: 0 goes first, 7 last."""
+"""As RFC 9218 has it: 0 goes first, 7 last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +265,7 @@ async def refuse(send: Send, refusal: RequestRefused) -> None:
     body = answers.error(str(refusal))
     headers = [(b"content-length", b"%d" % len(body)), _JSON]
     if refusal.retry_after_s is not None:
-        # Whole seconds in the standard's header, so at least 1; ours beside it is exact.
+        # Whole seconds in the standard's header, so at least 1; ours is exact.
         headers += [
             (b"retry-after", b"%d" % max(1, round(refusal.retry_after_s))),
             (b"stoker-retry-after-ms", b"%d" % max(1, round(refusal.retry_after_s * 1e3))),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 
 import msgspec
 from starlette.applications import Starlette
@@ -11,12 +13,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stoker.core.errors import ServingError
+from stoker.core.errors import ConfigError, ServingError
 from stoker.serve.http.door import OpenModel
 from stoker.serve.models.served_model import ServedModel, SwapPlan
 from stoker.serve.protocol import answers
+from stoker.wire.secrets import DEFAULT_IDENTITY, load_secrets, new_nonce
 
 SWAP_PATH = "/stoker/models/{model}/swap"
+CONTROL_PATH = "/stoker/control"
+CONTROL_HEADER = "Stoker-Control"
 STATUS_PATH = "/stoker/status"
 _MAX_PLAN_BYTES = 1 << 16
 _JSON = "application/json"
@@ -32,14 +37,17 @@ class Rest:
         models: by name.
         version: of stoker.
         metrics: makes the text for Prometheus.
+        control: file with the secret that a change of version must send: a new version is a program, and on one
+            machine all users reach the service.
     """
 
-    def __init__(self, models: Mapping[str, OpenModel], version: str, metrics: Metrics) -> None:
+    def __init__(self, models: Mapping[str, OpenModel], version: str, metrics: Metrics, control: Path) -> None:
         self.is_draining = False
         """Whether the service takes no more requests: it is not ready, though it lives."""
         self._models = models
         self._version = version
         self._metrics = metrics
+        self._control = control
         model = "/v2/models/{model}"
         routes: list[tuple[str, Callable[[Request], Awaitable[Response]], str]] = [
             ("/v2", self._server, "GET"),
@@ -49,6 +57,7 @@ class Rest:
             *((each, self._model, "GET") for each in (model, f"{model}/versions/{{version}}")),
             ("/metrics", self._prometheus, "GET"),
             (STATUS_PATH, self._status, "GET"),
+            (CONTROL_PATH, self._where_control, "GET"),
             (SWAP_PATH, self._swap, "POST"),
         ]
         self.application = Starlette(
@@ -86,7 +95,16 @@ class Rest:
     async def _status(self, _: Request) -> Response:
         return _json({name: status_of(opened) for name, opened in self._models.items()})
 
+    async def _where_control(self, _: Request) -> Response:
+        return _json({"secret_file": str(self._control)})
+
     async def _swap(self, request: Request) -> Response:
+        try:
+            secret = load_secrets(self._control).of(DEFAULT_IDENTITY) or new_nonce()
+        except ConfigError as error:
+            return _error(403, str(error.args[0]))
+        if not hmac.compare_digest(request.headers.get(CONTROL_HEADER, "").encode("latin-1"), secret):
+            return _error(403, f"`{CONTROL_HEADER}` must be the secret in {self._control}")
         found = self._found(request)
         if isinstance(found, Response):
             return found
@@ -127,6 +145,7 @@ def status_of(opened: OpenModel) -> dict[str, object]:
                 "lost_engines": each.pool.lost,
                 "waiting": each.policy.num_waiting,
                 "pending": each.num_pending,
+                "costs": each.costs,
             }
             for each in model.versions
         },

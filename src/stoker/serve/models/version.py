@@ -36,7 +36,7 @@ _HANG_FACTOR = 20.0
 
 
 class Seen(Protocol):
-    """What is told of each batch and request, for figures."""
+    """Receives facts about batches, for figures."""
 
     def batch(self, samples: int, requests: int, took_s: float) -> None:
         """A batch was computed."""
@@ -123,7 +123,7 @@ class ModelVersion:
     async def start(self) -> EngineReady:
         """Loads and warms; raises :class:`~stoker.core.errors.ServingError`."""
         self._ready = await self.pool.start()
-        self._policy = self._make_policy(self._ready.costs, self.settings.pool.engines)
+        self._policy = self._make_policy(self._ready.costs, max(1, self.pool.num_ready))
         self.engine_idle()
         return self._ready
 
@@ -200,6 +200,11 @@ class ModelVersion:
         """An engine is there for the next batch."""
         if self._policy is not None:
             self._pump()
+
+    def engines_changed(self, ready: int) -> None:
+        """Corrects what is believed of the time until an answer; one that is lost is back in milliseconds."""
+        if self._policy is not None:
+            self._policy.set_engines(max(1, ready))
 
     def batch_done(self, engine: PooledEngine, done: BatchDone) -> None:
         """Answers the requests of a batch."""

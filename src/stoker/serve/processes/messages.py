@@ -15,7 +15,7 @@ from stoker.wire.framing import Framing
 
 _MAGIC, _PROTOCOL = 0x5E12, 1
 _MAX_BYTES = 1 << 20
-"""Of a message: tensors are in slots, these are their places."""
+"""Longest message: tensors are in slots, these are their places."""
 
 
 class EngineMessage(enum.IntEnum):
@@ -77,7 +77,7 @@ class BatchRun(msgspec.Struct, array_like=True):
     inputs: list[TensorPlace]
     """In the order of the interface."""
     used_bytes: int
-    """Of the slot; outputs go behind."""
+    """What inputs take of the slot; outputs go behind."""
 
 
 class BatchDone(msgspec.Struct, array_like=True):

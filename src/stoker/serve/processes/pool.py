@@ -85,7 +85,11 @@ class PoolListener(Protocol):
     """Who gives engines work."""
 
     def engine_idle(self) -> None:
-        """An engine has become ready."""
+        """An engine can take a batch."""
+        ...
+
+    def engines_changed(self, ready: int) -> None:
+        """Engines have become warm, or were lost."""
         ...
 
     def batch_done(self, engine: PooledEngine, done: BatchDone) -> None:
@@ -163,7 +167,7 @@ class EnginePool:
         return sum(each.ready is not None for each in self.engines.values())
 
     def run(self, engine: PooledEngine, run: BatchRun, now_s: float, limit_s: float) -> None:
-        """Gives an idle engine a batch; its end is told to the listener."""
+        """Gives an idle engine a batch; the listener hears of its end."""
         self.idle.remove(engine)
         engine.slot, engine.since_s, engine.limit_s = run.slot, now_s, limit_s
         try:
@@ -178,6 +182,9 @@ class EnginePool:
                 continue
             if engine.slot is not None and now_s - engine.since_s > engine.limit_s:
                 self._say(f"`{self._name}`: an engine hangs for {now_s - engine.since_s:.1f} s, it is replaced")
+                self.kill(engine)
+            elif engine.ready is None and now_s - engine.asked_s > self.settings.start_s:
+                self._say(f"`{self._name}`: an engine is not warm after {self.settings.start_s:g} s, it is replaced")
                 self.kill(engine)
             elif engine.pidfd < 0 and now_s - engine.asked_s > _FORK_S:
                 self._say(f"`{self._name}`: the process with the model does not answer, it is replaced")
@@ -281,6 +288,7 @@ class EnginePool:
             self.idle.append(engine)
             if not self._first.done():
                 self._first.set_result(engine.ready)
+            self._listener.engines_changed(self.num_ready)
             self._listener.engine_idle()
         elif frame.kind is EngineMessage.FAILED:
             self._fail(unpack(frame.body, Failure).text)
@@ -309,6 +317,7 @@ class EnginePool:
         self._forget(engine)
         if engine.ready is None:
             self._failures += 1
+        self._listener.engines_changed(self.num_ready)
         if engine.slot is not None:
             self.ring.give_back(engine.slot)
             self._listener.batch_lost(engine)

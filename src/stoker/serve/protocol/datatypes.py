@@ -12,7 +12,7 @@ DTYPES: dict[str, np.dtype[np.generic]] = {
     "INT8": np.dtype("<i1"), "INT16": np.dtype("<i2"), "INT32": np.dtype("<i4"), "INT64": np.dtype("<i8"),
     "FP16": np.dtype("<f2"), "FP32": np.dtype("<f4"), "FP64": np.dtype("<f8"),
 }  # fmt: skip
-"""Of NumPy, by name. BYTES and BF16 are not served: they have no NumPy type of fixed size."""
+"""NumPy's types by name. BYTES and BF16 are not served: they have no NumPy type of fixed size."""
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
