@@ -74,7 +74,7 @@ def test_the_answer_says_how_it_compares_and_twice_the_same(
     [
         (
             {2: "deployed_model.py:none"},
-            "`none` must be a function of `deployed_model.py`, which has loader, make, number",
+            "`none` must be a function of `deployed_model.py`, which has make, loader, number",
         ),
         ({2: "deployed_model.py:number"}, "must return a torch.nn.Module, got int"),
         ({2: "none.py:make"}, "`none.py` must be a Python file, and is none"),

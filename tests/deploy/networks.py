@@ -86,7 +86,7 @@ def modules() -> dict[str, tuple[nn.Module, Callable[[int], Inputs]]]:
         "mlp": (nn.Sequential(nn.Linear(12, 9), nn.ReLU(), nn.Dropout(), nn.Linear(9, 4)), row),
         "stride": (conv(3, 5, 3, stride=2, padding=1), image),
         "dilation": (conv(3, 4, (3, 2), dilation=2, padding=(2, 0)), image),
-        "same": (conv(3, 4, 4, padding="same"), image),
+        "same": (conv(3, 4, (3, 5), padding="same"), image),
         "groups": (nn.Sequential(conv(3, 6, 1), conv(6, 8, 3, groups=2)), image),
         "depthwise": (nn.Sequential(conv(3, 3, 3, padding=1, groups=3), norm(3), nn.ReLU6(), conv(3, 5, 1)), image),
         "multiplied channels": (conv(3, 6, 3, groups=3), image),
