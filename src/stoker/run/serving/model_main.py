@@ -32,6 +32,10 @@ def main() -> None:
 
 def load(form: ModelForm) -> Model:
     """The model in one of its forms."""
+    if form.engine != "torch" and Path(form.path).is_dir():
+        from stoker.run.serving.package_model import PackageModel
+
+        return PackageModel(Path(form.path), form.engine, form.threads)
     if form.engine == "onnx":
         from stoker.serve.engines.onnx_model import OnnxModel
 
