@@ -42,9 +42,9 @@ def channel(port: int) -> Iterator[grpc.Channel]:
         yield opened
 
 
-def call(channel: grpc.Channel, name: str, **fields: Any) -> Any:
-    request, answer = message_class(f"{name}Request"), message_class(f"{name}Response")
-    made = channel.unary_unary(f"/{SERVICE}/{name}", request.SerializeToString, answer.FromString)
+def call(channel: grpc.Channel, method: str, **fields: Any) -> Any:
+    request, answer = message_class(f"{method}Request"), message_class(f"{method}Response")
+    made = channel.unary_unary(f"/{SERVICE}/{method}", request.SerializeToString, answer.FromString)
     return made(request(**fields), timeout=20)
 
 

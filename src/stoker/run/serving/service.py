@@ -111,10 +111,9 @@ class _Service:
             control = _control(self._log.folder)
             rest = Rest(self._open, __version__, functools.partial(metrics_of, self._open), control)
             door = InferenceDoor(self._open, self._plan.door, rest.application)
+            over_grpc = await self._start_grpc(lambda: not rest.is_draining)
             address = sock.getsockname()
             self._say(f"serving {', '.join(self._open)} at http://{_shown(address)} (SIGTERM or Ctrl-C drains)")
-
-            over_grpc = await self._start_grpc(lambda: not rest.is_draining)
 
             def drain() -> None:
                 rest.is_draining = True

@@ -58,7 +58,7 @@ def _described() -> descriptor_pb2.FileDescriptorProto:
             field_name, _, kind = text.partition(":")
             plain = kind.rstrip("*@")
             label = _REPEATED if kind != plain else _OPTIONAL
-            field = message.field.add(name=field_name, number=number, label=label)
+            field: Any = message.field.add(name=field_name, number=number, label=label)
             if kind.endswith("@"):
                 _add_map(message, field, plain)
             elif plain in _SCALARS:
