@@ -23,8 +23,9 @@ from stoker.ui.terminal import style_for
 
 _NEEDED = ("uvicorn", "uvloop", "httptools", "starlette", "prometheus_client")
 _EPILOG = """\
-MODEL is [NAME=]SOURCE; SOURCE is a file of torch.export (.pt2) or ONNX (.onnx), a folder with one of each, or
-module:function[@weights.safetensors], where the function returns a module and example inputs.
+MODEL is [NAME=]SOURCE; SOURCE is a file of torch.export (.pt2) or ONNX (.onnx), a folder with one of each, a package of
+`stoker deploy quantise`, or module:function[@weights.safetensors], where the function returns a module and example
+inputs.
 A .pt2 file and a function are programs: they run as this user. Requests hold numbers only.
 examples:
   stoker serve run model.onnx --slo 20ms

@@ -7,7 +7,6 @@ import inspect
 import itertools
 import json
 import math
-import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any, cast
 import torch
 
 from stoker.core.errors import StokerError
-from stoker.core.programs.definitions import DefinitionError, load_function
+from stoker.core.programs.definitions import load_function
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.program import TIMELINE
 from stoker.perf.features.records import StepFeatures
@@ -32,13 +31,12 @@ def main() -> None:
     out, module, name, hints, wanted, asked = sys.argv[1:]
     sizes: list[int] = json.loads(asked)
     timelines: list[MemoryTimeline] = []
-    sys.path.insert(0, os.getcwd())
     try:
         function = load_function(module, name)
         batch, found = _features(function, json.loads(hints), f"{module}:{name}", timelines, wanted, sizes)
         traced = [json.loads(each.to_json()) for each in found]
         content: dict[str, Any] = {"batch_size": batch, "features": traced}
-    except (DefinitionError, _Mistake) as error:
+    except _Mistake as error:
         content = {"error": str(error)}
     except StokerError as error:
         content = {"error": error.args[0]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
 import sys
@@ -33,6 +32,10 @@ def main() -> None:
 
 def load(form: ModelForm) -> Model:
     """The model in one of its forms."""
+    if form.engine != "torch" and Path(form.path).is_dir():
+        from stoker.run.serving.package_model import PackageModel
+
+        return PackageModel(Path(form.path), form.engine, form.threads)
     if form.engine == "onnx":
         from stoker.serve.engines.onnx_model import OnnxModel
 
@@ -41,7 +44,6 @@ def load(form: ModelForm) -> Model:
 
     if form.path:
         return torch_model.of_export(Path(form.path), form.threads)
-    sys.path.insert(0, os.getcwd())
     made = load_function(form.module, form.function)()
     weights = None
     if form.weights:

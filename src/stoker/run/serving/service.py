@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -119,7 +119,9 @@ class _Service:
                 rest.is_draining = True
                 self._say("draining: answers what has arrived")
 
-            watch = asyncio.get_running_loop().create_task(self._watch(door))
+            loop = asyncio.get_running_loop()
+            windows = {name: Windows(opened.figures, loop.time()) for name, opened in self._open.items()}
+            watch = loop.create_task(self._watch(door, windows))
             try:
                 await serve_until_told(door, sock, self._plan.drain_s, drain)
             finally:
@@ -127,6 +129,8 @@ class _Service:
                     await over_grpc.stop(self._plan.drain_s)
                 watch.cancel()
             await self._close()
+            for name, window in windows.items():  # of less than a second, with what the drain answered
+                self._tell(name, window, loop.time())
             self._record(RunEnded(t_s=self._now_s(), outcome="finished"))
         finally:
             sock.close()
@@ -167,10 +171,9 @@ class _Service:
         await model.start(source)
         self._open[name] = OpenModel(model, figures)
 
-    async def _watch(self, door: InferenceDoor) -> None:
+    async def _watch(self, door: InferenceDoor, windows: Mapping[str, Windows]) -> None:
         """Looks after engines and slow clients, and tells what happened in each second."""
         loop = asyncio.get_running_loop()
-        windows = {name: Windows(opened.figures, loop.time()) for name, opened in self._open.items()}
         told_s = loop.time()
         while True:
             await asyncio.sleep(_SWEEP_S)

@@ -11,7 +11,7 @@ import msgspec
 
 from stoker.core.errors import ConfigError
 
-EngineName = Literal["torch", "onnx"]
+EngineName = Literal["torch", "onnx", "int"]
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 
 _SUFFIXES: dict[str, EngineName] = {".pt2": "torch", ".onnx": "onnx"}
@@ -68,7 +68,8 @@ def forms_of(source: str, threads: int) -> list[ModelForm]:
     """The forms in which a model is there, at least one.
 
     Args:
-        source: a file, a folder with one file of each form, or ``module:function[@weights.safetensors]``.
+        source: a file, a folder with one file of each form, a package of an integer model, or
+            ``module:function[@weights.safetensors]``.
         threads: of an engine.
 
     Raises:
@@ -76,7 +77,7 @@ def forms_of(source: str, threads: int) -> list[ModelForm]:
     """
     path = Path(source)
     if path.is_dir():
-        return _in_folder(path, threads)
+        return _of_package(path, threads) if (path / "manifest.json").is_file() else _in_folder(path, threads)
     if path.suffix in _SUFFIXES:
         if not path.is_file():
             raise ConfigError(f"`{source}` must be a file, got none")
@@ -93,8 +94,15 @@ def forms_of(source: str, threads: int) -> list[ModelForm]:
             ModelForm(engine="torch", module=match["module"], function=match["name"], weights=weights, threads=threads)
         ]
     raise ConfigError(
-        f"`{source}` must be a .pt2 or .onnx file, a folder of these, or module:function[@weights.safetensors]"
+        f"`{source}` must be a .pt2 or .onnx file, a folder of these, a package of `stoker deploy quantise`, "
+        "or module:function[@weights.safetensors]"
     )
+
+
+def _of_package(folder: Path, threads: int) -> list[ModelForm]:
+    """Both engines of an integer model: they give the same numbers."""
+    engines: tuple[EngineName, ...] = ("int", "onnx")
+    return [ModelForm(engine=engine, path=str(folder.absolute()), threads=threads) for engine in engines]
 
 
 def _in_folder(folder: Path, threads: int) -> list[ModelForm]:
