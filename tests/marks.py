@@ -18,6 +18,8 @@ memory of its parent: a process that has run the cache's tests before takes five
 
 EXHAUSTIVE: dict[str, str] = {
     # What repeats a kind of test that stays in `make test`, by the id of a test from its beginning on; `*` is any text.
+    "tests/serve/test_grpc.py::test_health": "stays: answers, and another's client",
+    "tests/serve/test_grpc.py::test_refusals": "stays: answers; the same refusals over HTTP",
     "tests/serve/test_live.py::TestClients": "stays: what requests may hold, in test_requests; statuses, live",
     "tests/serve/test_live.py::TestProcesses::test_a_drain": "stays: killed engines",
     "tests/serve/test_live.py::TestProcesses::test_a_stopped": "stays: killed engines",

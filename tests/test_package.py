@@ -56,7 +56,7 @@ def test_extras() -> None:
     source = "\n".join(path.read_text() for path in (ROOT / "src/stoker").rglob("*.py"))
     product = ("torch", "s3", "cache", "cluster", "ray", "plan", "deploy", "serve")
     installed = {name for extra in product for name in names(extras[extra])}
-    imported = {"pyyaml": "yaml", "prometheus-client": "prometheus_client"}
+    imported = {"pyyaml": "yaml", "prometheus-client": "prometheus_client", "grpcio": "grpc"}
     unused = {name for name in installed if not re.search(rf"\b{imported.get(name, name)}\b", source)}
     assert unused == set(), "installed for nobody"
 

@@ -44,7 +44,7 @@ class TensorSpec:
             return False
         # A loop: this is asked for every request, and a generator takes twice as long.
         for size, own in zip(shape, self.shape, strict=True):  # noqa: SIM110
-            if size != own and (own != ANY or size < 1):
+            if size < 1 if own == ANY else size != own:
                 return False
         return True
 

@@ -44,6 +44,9 @@ def main(argv: list[str]) -> int:
     arguments = _parser().parse_args(argv)
     for module in _NEEDED:
         require(module, extra="serve")
+    if arguments.grpc_port is not None:
+        for module in ("grpc", "google.protobuf"):
+            require(module, extra="serve")
     # Imported here: without the extra, the error above is what is shown.
     from stoker.run.serving.service import ServicePlan, serve
     from stoker.run.serving.starting import StartPlan
@@ -77,6 +80,7 @@ def main(argv: list[str]) -> int:
             ),
             host=arguments.host,
             port=arguments.port,
+            grpc_port=arguments.grpc_port,
             drain_s=arguments.drain,
             folder=os.path.abspath(arguments.run_dir or os.path.join(RUNS_FOLDER, _run_name(models[0][0]))),
             argv=["stoker", "serve", "run", *argv],
@@ -137,6 +141,7 @@ def _parser() -> Parser:
     add("--max-waiting", type=whole(1), default=1024, metavar="N", help="most requests that wait (default: 1024)")
     add("--host", default="127.0.0.1", help="to listen at; others than this machine need --token-file")
     add("--port", type=whole(0, 65535), default=8000, metavar="PORT", help="0 for a free one (default: 8000)")
+    add("--grpc-port", type=whole(0, 65535), metavar="PORT", help="serve gRPC as well, there (Triton's is 8001)")
     add("--token-file", metavar="FILE", help="clients must send `Authorization: Bearer` and the token in it")
     add("--max-body", type=size, default=64 << 20, metavar="SIZE", help="of a request (default: 64MiB)")
     add("--slot-bytes", type=size, default=256 << 20, metavar="SIZE",

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import uvloop
@@ -19,7 +20,7 @@ from stoker import __version__
 from stoker.core import host
 from stoker.core.errors import ConfigError
 from stoker.core.texts import escaped
-from stoker.records.events import Event, RunHeader, ServedWindow, VersionStarted
+from stoker.records.events import Event, RunEnded, RunHeader, ServedWindow, VersionStarted
 from stoker.records.runlog import RunLog
 from stoker.run.serving.starting import Starter, StartPlan
 from stoker.serve.figures import ModelFigures, Windows
@@ -30,6 +31,9 @@ from stoker.serve.http.server import serve_until_told
 from stoker.serve.models.served_model import ServedModel
 from stoker.serve.models.version import ModelVersion
 from stoker.wire.secrets import create_secret
+
+if TYPE_CHECKING:
+    from stoker.serve.grpc.door import GrpcDoor
 
 _SWEEP_S = 0.1
 _WINDOW_S = 1.0
@@ -46,6 +50,7 @@ class ServicePlan:
         door: bounds on clients.
         host: to listen at.
         port: to listen at; 0 for a free one.
+        grpc_port: for gRPC, as above; None for none.
         drain_s: that answers may take after SIGTERM.
         folder: of the run.
         argv: for the records.
@@ -56,6 +61,7 @@ class ServicePlan:
     door: ClientBounds
     host: str
     port: int
+    grpc_port: int | None
     drain_s: float
     folder: str
     argv: Sequence[str]
@@ -105,6 +111,7 @@ class _Service:
             control = _control(self._log.folder)
             rest = Rest(self._open, __version__, functools.partial(metrics_of, self._open), control)
             door = InferenceDoor(self._open, self._plan.door, rest.application)
+            over_grpc = await self._start_grpc(lambda: not rest.is_draining)
             address = sock.getsockname()
             self._say(f"serving {', '.join(self._open)} at http://{_shown(address)} (SIGTERM or Ctrl-C drains)")
 
@@ -118,15 +125,33 @@ class _Service:
             try:
                 await serve_until_told(door, sock, self._plan.drain_s, drain)
             finally:
+                if over_grpc is not None:
+                    await over_grpc.stop(self._plan.drain_s)
                 watch.cancel()
             await self._close()
             for name, window in windows.items():  # of less than a second, with what the drain answered
                 self._tell(name, window, loop.time())
+            self._record(RunEnded(t_s=self._now_s(), outcome="finished"))
         finally:
             sock.close()
             for opened in self._open.values():
                 await opened.model.abort()
             self._log.close()
+
+    async def _start_grpc(self, is_ready: Callable[[], bool]) -> GrpcDoor | None:
+        plan = self._plan
+        if plan.grpc_port is None:
+            return None
+        from stoker.serve.grpc.door import GrpcDoor  # a tenth of a second, and threads, for those who ask for it
+
+        door = GrpcDoor(self._open, plan.door, __version__, is_ready)
+        name = f"[{plan.host}]" if ":" in plan.host else plan.host
+        try:
+            port = await door.start(f"{name}:{plan.grpc_port}")
+        except OSError as error:
+            raise ConfigError(f"`--grpc-port` must be free at {plan.host}, got {plan.grpc_port}: {error}") from None
+        self._say(f"gRPC at {name}:{port}")
+        return door
 
     async def _add(self, name: str, source: str) -> None:
         figures = ModelFigures()

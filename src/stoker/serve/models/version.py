@@ -47,7 +47,7 @@ class Seen(Protocol):
         ...
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Pending:
     """A request on its way."""
 
