@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.deploy.ir import operations as op
-from stoker.deploy.ir.graph import Graph, Integers
+from stoker.deploy.ir.graph import IntegerGraph, Integers
 from stoker.deploy.ir.shapes import shape_of
-from stoker.deploy.ir.values import Value, bits_of
+from stoker.deploy.ir.values import IntegerValue, bits_of
 
 Whole = NDArray[np.int64]
 DOUBLE_BITS = 53
@@ -46,7 +46,9 @@ class Accumulator:
         return bits_of(self.partial_low, self.partial_high)
 
 
-def accumulator(operation: op.Operation, values: Mapping[str, Value], constants: Mapping[str, Integers]) -> Accumulator:
+def accumulator(
+    operation: op.Operation, values: Mapping[str, IntegerValue], constants: Mapping[str, Integers]
+) -> Accumulator:
     """The range of an operation's accumulator.
 
     Raises:
@@ -100,7 +102,7 @@ def normal_bound(operation: op.LayerNorm, size: int) -> int:
 
 
 def value_range(
-    operation: op.Operation, values: Mapping[str, Value], constants: Mapping[str, Integers]
+    operation: op.Operation, values: Mapping[str, IntegerValue], constants: Mapping[str, Integers]
 ) -> tuple[int, int]:
     """The least and the largest number of an operation's result."""
     sources = [values[name] for name in op.sources_of(operation)]
@@ -112,7 +114,7 @@ def value_range(
             return _ends(constants[operation.table][sources[0].low : sources[0].high + 1])
         case op.Softmax():
             return 0, values[operation.output].type_high
-        case op.Constant():
+        case op.FixedValue():
             return _ends(constants[operation.array])
         case op.MaxPool() | op.Concat() | op.Reshape() | op.Permute() | op.Slice():
             return min(each.low for each in sources), max(each.high for each in sources)
@@ -140,7 +142,7 @@ def product_bits(found: Accumulator, by: op.Requantiser, constants: Mapping[str,
     return bits_of(min(found.partial_low * most, 0), max(found.partial_high * most, 0) + half)
 
 
-def with_ranges(graph: Graph) -> Graph:
+def with_ranges(graph: IntegerGraph) -> IntegerGraph:
     """The graph with the shape and the range of every value but the inputs derived.
 
     Raises:
@@ -151,17 +153,17 @@ def with_ranges(graph: Graph) -> Graph:
         shape = shape_of(operation, values, graph.constants)
         low, high = value_range(operation, values, graph.constants)
         old = values[operation.output]
-        values[operation.output] = Value(
+        values[operation.output] = IntegerValue(
             name=old.name, shape=shape, bits=old.bits, signed=old.signed, scale=old.scale, zero_point=old.zero_point,
             low=low, high=high,
         )  # fmt: skip
-    return Graph(
+    return IntegerGraph(
         inputs=graph.inputs, outputs=graph.outputs, values=values, operations=graph.operations,
         constants=graph.constants,
     )  # fmt: skip
 
 
-def _weighted(weight: Integers, bias: Integers, source: Value, pad: int | None = None) -> Accumulator:
+def _weighted(weight: Integers, bias: Integers, source: IntegerValue, pad: int | None = None) -> Accumulator:
     """Sums of rows of weights with numbers of a range, which the padding may widen."""
     least = source.low if pad is None else min(source.low, pad)
     most = source.high if pad is None else max(source.high, pad)
@@ -178,7 +180,7 @@ def _weighted(weight: Integers, bias: Integers, source: Value, pad: int | None =
     )
 
 
-def _summed(source: Value, count: int) -> Accumulator:
+def _summed(source: IntegerValue, count: int) -> Accumulator:
     low, high = _centred(source)
     return _plain(count * low, count * high, count * min(low, 0), count * max(high, 0))
 
@@ -196,7 +198,7 @@ def _channels(low: Whole, high: Whole) -> Accumulator:
     return Accumulator(low, high, min(0, int(low.min())), max(0, int(high.max())))
 
 
-def _centred(value: Value) -> tuple[int, int]:
+def _centred(value: IntegerValue) -> tuple[int, int]:
     return value.low - value.zero_point, value.high - value.zero_point
 
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import accumulator, product_bits, value_range
-from stoker.deploy.ir.graph import Graph
+from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.ir.shapes import shape_of
-from stoker.deploy.ir.values import MOST_BITS, MOST_INDEX_BITS, Port, Value
+from stoker.deploy.ir.values import MOST_BITS, MOST_INDEX_BITS, ModelPort, IntegerValue
 
 MOST_PRODUCT_BITS = 63
 """Width of ``acc * M + 2^(S-1)``, sign included: all executions hold it in 64 bits."""
@@ -21,7 +21,7 @@ MOST_SHIFT = 46
 _MULTIPLIER_HIGH = 0xFFFF
 
 
-def checked(graph: Graph) -> Graph:
+def checked(graph: IntegerGraph) -> IntegerGraph:
     """The graph itself, if it is sound.
 
     Raises:
@@ -32,7 +32,7 @@ def checked(graph: Graph) -> Graph:
     return graph
 
 
-def _broken(graph: Graph) -> Iterator[str]:
+def _broken(graph: IntegerGraph) -> Iterator[str]:
     """Rules that a graph breaks, as sentences."""
     for name, value in graph.values.items():
         yield from _value(name, value)
@@ -51,7 +51,7 @@ def _broken(graph: Graph) -> Iterator[str]:
         yield from _port(port, graph.values[port.value])
 
 
-def _value(name: str, value: Value) -> Iterator[str]:
+def _value(name: str, value: IntegerValue) -> Iterator[str]:
     if name != value.name:
         yield f"`{name}` must be kept under its name, got `{value.name}`"
     if not 1 <= value.bits <= MOST_INDEX_BITS:
@@ -66,7 +66,7 @@ def _value(name: str, value: Value) -> Iterator[str]:
         yield f"`{name}`: `scale` must be positive and finite, got {value.scale}"
 
 
-def _names(graph: Graph, operation: op.Operation, known: set[str]) -> Iterator[str]:
+def _names(graph: IntegerGraph, operation: op.Operation, known: set[str]) -> Iterator[str]:
     """Names that an operation reads before they exist, or writes twice."""
     for name in op.sources_of(operation):
         if name not in known:
@@ -80,7 +80,7 @@ def _names(graph: Graph, operation: op.Operation, known: set[str]) -> Iterator[s
         yield f"`{operation.output}` must be a value of the graph"
 
 
-def _operation(graph: Graph, operation: op.Operation) -> Iterator[str]:
+def _operation(graph: IntegerGraph, operation: op.Operation) -> Iterator[str]:
     out, name = graph.values[operation.output], operation.output
     shape = shape_of(operation, graph.values, graph.constants)
     if np.prod(shape) != out.elements if isinstance(operation, op.Reshape) else shape != out.shape:
@@ -103,7 +103,7 @@ def _operation(graph: Graph, operation: op.Operation) -> Iterator[str]:
         yield f"`{name}`: the range must hold {low} to {high}, which can occur, got {out.low, out.high}"
 
 
-def _requantiser(graph: Graph, by: op.Requantiser, operation: op.Operation) -> Iterator[str]:
+def _requantiser(graph: IntegerGraph, by: op.Requantiser, operation: op.Operation) -> Iterator[str]:
     name, out = operation.output, graph.values[operation.output]
     if not 0 <= by.shift <= MOST_SHIFT:
         yield f"`{name}`: `shift` must be 0 to {MOST_SHIFT}, got {by.shift}"
@@ -120,7 +120,7 @@ def _requantiser(graph: Graph, by: op.Requantiser, operation: op.Operation) -> I
         yield f"`{name}`: `acc * M` must fit {MOST_PRODUCT_BITS} bits, needs {width}; use fewer bits or a smaller layer"
 
 
-def _tables(graph: Graph, operation: op.Operation) -> Iterator[str]:
+def _tables(graph: IntegerGraph, operation: op.Operation) -> Iterator[str]:
     """Constants too short for what reads them."""
     name = operation.output
     if isinstance(operation, (op.Linear, op.Convolution)):
@@ -142,7 +142,7 @@ def _tables(graph: Graph, operation: op.Operation) -> Iterator[str]:
             yield f"`{name}`: rows {source.low} to {source.high} must be in `{operation.table}`"
 
 
-def _port(port: Port, value: Value) -> Iterator[str]:
+def _port(port: ModelPort, value: IntegerValue) -> Iterator[str]:
     if sorted(port.order) != list(range(len(port.shape))):
         yield f"`{port.name}`: `order` must name each axis once, got {port.order}"
     elif np.prod([port.shape[axis] for axis in port.order]) != value.elements:

@@ -9,14 +9,14 @@ from typing import Any
 from numpy.typing import NDArray
 
 from stoker.deploy.ir.operations import Operation, sources_of
-from stoker.deploy.ir.values import Port, Value
+from stoker.deploy.ir.values import ModelPort, IntegerValue
 
 Integers = NDArray[Any]
 """An array of a whole-number dtype."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class IntegerGraph:
     """An integer model. :func:`stoker.deploy.ir.checking.checked` says whether it is sound.
 
     Attributes:
@@ -27,13 +27,13 @@ class Graph:
         constants: weights, biases, multipliers and tables, by name; never written to.
     """
 
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    values: Mapping[str, Value]
+    inputs: tuple[ModelPort, ...]
+    outputs: tuple[ModelPort, ...]
+    values: Mapping[str, IntegerValue]
     operations: tuple[Operation, ...]
     constants: Mapping[str, Integers]
 
-    def value(self, port: Port) -> Value:
+    def value(self, port: ModelPort) -> IntegerValue:
         """The graph's value of an input or output."""
         return self.values[port.value]
 

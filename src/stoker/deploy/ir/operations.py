@@ -227,7 +227,7 @@ class Softmax(msgspec.Struct, frozen=True, kw_only=True, tag="softmax"):
     """Constant of 0 and 1 that broadcasts over the input; each row has a 1."""
 
 
-class Constant(msgspec.Struct, frozen=True, kw_only=True, tag="constant"):
+class FixedValue(msgspec.Struct, frozen=True, kw_only=True, tag="constant"):
     """The same numbers for each sample."""
 
     output: str
@@ -253,7 +253,7 @@ Operation: TypeAlias = (
     | EmbeddingBag
     | LayerNorm
     | Softmax
-    | Constant
+    | FixedValue
 )
 """All of them; each has ``output``, and ``source``, ``sources`` or neither."""
 
@@ -263,7 +263,7 @@ REQUANTISED = (Linear, Convolution, SumPool, Mean, Add, Multiply, MatMul, Rescal
 
 def sources_of(operation: Operation) -> tuple[str, ...]:
     """Names of the values that an operation reads."""
-    if isinstance(operation, Constant):
+    if isinstance(operation, FixedValue):
         return ()
     if isinstance(operation, (Add, Multiply, MatMul, Concat)):
         return operation.sources
@@ -281,7 +281,7 @@ def constants_of(operation: Operation) -> tuple[str, ...]:
         found += [operation.gain, operation.offset]
     elif isinstance(operation, Softmax):
         found += [operation.table, operation.mask]
-    elif isinstance(operation, Constant):
+    elif isinstance(operation, FixedValue):
         found += [operation.array]
     if isinstance(operation, REQUANTISED):
         found.append(operation.requantiser.multiplier)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.graph import Integers
-from stoker.deploy.ir.values import Value
+from stoker.deploy.ir.values import IntegerValue
 
 Shape = tuple[int, ...]
 
@@ -23,7 +23,7 @@ def windows(size: int, kernel: int, stride: int, before: int, after: int, dilati
     return free // stride + 1
 
 
-def shape_of(operation: op.Operation, values: Mapping[str, Value], constants: Mapping[str, Integers]) -> Shape:
+def shape_of(operation: op.Operation, values: Mapping[str, IntegerValue], constants: Mapping[str, Integers]) -> Shape:
     """The shape that an operation's result must have.
 
     Raises:
@@ -68,7 +68,7 @@ def shape_of(operation: op.Operation, values: Mapping[str, Value], constants: Ma
             return *shapes[0], constants[operation.table].shape[1]
         case op.EmbeddingBag():
             return *shapes[0][:-1], constants[operation.table].shape[1]
-        case op.Constant():
+        case op.FixedValue():
             return constants[operation.array].shape
         case op.Rescale() | op.Table() | op.LayerNorm() | op.Softmax():
             return shapes[0]

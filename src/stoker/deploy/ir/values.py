@@ -12,7 +12,7 @@ MOST_INDEX_BITS = 32
 """Widest integer input: row numbers of embedding tables."""
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True):
+class IntegerValue(msgspec.Struct, frozen=True, kw_only=True):
     """An integer tensor on an edge; it stands for ``scale * (q - zero_point)``."""
 
     name: str
@@ -46,11 +46,12 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
         return count
 
 
-class Port(msgspec.Struct, frozen=True, kw_only=True):
+class ModelPort(msgspec.Struct, frozen=True, kw_only=True):
     """An input or an output as the model's caller sees it.
 
-    A float input is quantised as ``clamp(floor(x * (1 / scale) + 0.5) + zero_point)`` in double precision; NaN becomes
-    the zero point. A float output is ``(q - zero_point) * scale``, computed in double and rounded once to float32.
+    A float input is quantised as ``clamp(rint(x * (1 / scale)) + zero_point)`` in double precision, halves to the even
+    step; NaN becomes the zero point. A float output is ``(q - zero_point) * scale``, computed in double precision and
+    rounded once to float32.
     """
 
     name: str
