@@ -45,20 +45,22 @@ def full_speed_depths(structure: Structure) -> Depths:
     found: Depths = {}
     for node in _joins(structure):
         begin = _beginning(structure, node)
-        left = np.arange(node.stream.words + 1)
-        consumed = node.flow.consumed(left)
+        consumed = node.flow.consumed(np.arange(node.stream.words + 1))
         for at in range(len(node.sources)):
+            found[node.name, at] = 2
             if begin is None:
-                found[node.name, at] = 2
                 continue
-            others = [
-                _swallowed(structure, begin, node.sources[other], consumed[other] + least[node.name, other])
-                for other in range(len(node.sources))
-                if other != at
-            ]
-            there = _made(structure, begin, node, np.maximum.reduce(others))[at]
-            # One word more, in which a reader of a branching stream may be ahead of the other.
-            found[node.name, at] = max(2, least[node.name, at], int((there - consumed[at]).max()) + 1)
+            made = _made(structure, begin, node, np.arange(structure.nodes[begin].stream.words + 1))
+            for other in range(len(node.sources)):
+                ahead = made[other] - made[at]
+                if other == at or (ahead.min() >= 0 and ahead.max() > 0):
+                    continue  # a branch that always is ahead never waits for this one's words to be taken
+                source = node.sources[other]
+                given = _swallowed(structure, begin, source, consumed[other] + least[node.name, other])
+                there = _made(structure, begin, node, given)[at]
+                # One word more, in which a reader of a branching stream may be ahead of the other.
+                most = int((there - consumed[at]).max()) + 1
+                found[node.name, at] = max(found[node.name, at], least[node.name, at], most)
     return found
 
 

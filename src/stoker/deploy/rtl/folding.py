@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stoker.deploy.ir import operations as op
-from stoker.deploy.ir.graph import Graph, Integers
+from stoker.deploy.ir.graph import IntegerGraph, Integers
 from stoker.deploy.rtl.geometry import Windows, windows_of
 
 MATRIX = (op.Linear, op.Convolution)
@@ -87,7 +87,7 @@ class Work:
         return max(beats for beats in divisors(folding.pe) if beats <= self.sum_beats(folding))
 
 
-def work_of(operation: op.Operation, graph: Graph) -> Work | None:
+def work_of(operation: op.Operation, graph: IntegerGraph) -> Work | None:
     """The work of an operation's multiplier array; None for those that have none.
 
     Raises:
@@ -101,7 +101,7 @@ def work_of(operation: op.Operation, graph: Graph) -> Work | None:
     return Work(windows=windows, outputs=outputs, groups=groups)
 
 
-def works_of(graph: Graph) -> dict[str, Work]:
+def works_of(graph: IntegerGraph) -> dict[str, Work]:
     """By the name of their result, in order."""
     found = ((operation.output, work_of(operation, graph)) for operation in graph.operations)
     return {name: work for name, work in found if work is not None}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.graph import Integers
 from stoker.deploy.ir.shapes import windows
-from stoker.deploy.ir.values import Value
+from stoker.deploy.ir.values import IntegerValue
 
 Windowed = op.Linear | op.Convolution | op.MaxPool | op.SumPool | op.Mean
 
@@ -78,7 +78,7 @@ class Windows:
 
 
 def windows_of(
-    operation: Windowed, values: Mapping[str, Value], constants: Mapping[str, Integers]
+    operation: Windowed, values: Mapping[str, IntegerValue], constants: Mapping[str, Integers]
 ) -> Windows:  # fmt: skip
     """The windows that an operation looks at.
 

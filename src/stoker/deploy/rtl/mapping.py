@@ -14,8 +14,8 @@ import numpy as np
 
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import accumulator
-from stoker.deploy.ir.graph import Graph, Integers
-from stoker.deploy.ir.values import Value
+from stoker.deploy.ir.graph import IntegerGraph, Integers
+from stoker.deploy.ir.values import IntegerValue
 from stoker.deploy.rtl.depth import full_speed_depths, least_depths
 from stoker.deploy.rtl.flow import Flow, JoinedFlow, ResizedFlow, RowFlow, ThroughFlow
 from stoker.deploy.rtl.folding import Folding, Work, divisors, works_of
@@ -38,7 +38,7 @@ Supported = (
 
 
 def lower(
-    graph: Graph, foldings: Mapping[str, Folding], *, fifos: Literal["full", "least"] = "full"
+    graph: IntegerGraph, foldings: Mapping[str, Folding], *, fifos: Literal["full", "least"] = "full"
 ) -> Structure:  # fmt: skip
     """The structure of a design.
 
@@ -68,7 +68,7 @@ def lower(
     return structure.with_fifos(full_speed_depths(structure) if fifos == "full" else least_depths(structure))
 
 
-def _first_lanes(graph: Graph, works: Mapping[str, Work], foldings: Mapping[str, Folding]) -> dict[str, int]:
+def _first_lanes(graph: IntegerGraph, works: Mapping[str, Work], foldings: Mapping[str, Folding]) -> dict[str, int]:
     """Lanes of inputs: those of the first array that reads them."""
     found: dict[str, int] = {}
     for operation in graph.operations:
@@ -87,7 +87,7 @@ def _even_lanes(elements: int, channels: int, cycles: int) -> int:
 class _Building:
     """Nodes so far. ``cycles`` are those of the slowest array, which nothing else should exceed."""
 
-    graph: Graph
+    graph: IntegerGraph
     works: Mapping[str, Work]
     foldings: Mapping[str, Folding]
     cycles: int
@@ -284,7 +284,7 @@ class _Building:
         )  # fmt: skip
 
     def _law(
-        self, operation: op.Operation, by: op.Requantiser, lanes: int, made: Value
+        self, operation: op.Operation, by: op.Requantiser, lanes: int, made: IntegerValue
     ) -> tuple[dict[str, Parameter], dict[str, Memory]]:
         """Parameters of a requantiser, and the memory of its multipliers."""
         laws: dict[str, Parameter] = {"SHIFT": by.shift, "ZERO": by.zero_point, "LOW": by.low, "HIGH": by.high}

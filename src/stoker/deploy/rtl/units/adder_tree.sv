@@ -13,6 +13,8 @@ module adder_tree #(
     generate
         if (LEVELS == 0) begin : leaf
             assign total = OUT_W'($signed(in_data[IN_W-1:0]));
+            logic unused;
+            assign unused = clk;
         end else if (COUNT <= HALF) begin : alone
             logic signed [OUT_W-1:0] one;
             adder_tree #(.COUNT(COUNT), .IN_W(IN_W), .OUT_W(OUT_W), .LEVELS(LEVELS - 1)) below (

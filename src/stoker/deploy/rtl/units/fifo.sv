@@ -41,20 +41,20 @@ module fifo #(
 
     generate
         if (SHALLOW) begin : shallow
-            logic [W-1:0] words [DEPTH];
-            always_ff @(posedge clk) if (push) words[head] <= in_data;
-            assign out_data = words[tail];
+            logic [W-1:0] stored [DEPTH];
+            always_ff @(posedge clk) if (push) stored[head] <= in_data;
+            assign out_data = stored[tail];
             assign out_valid = count != '0;
             assign fetch = pop;
         end else begin : deep
-            (* no_rw_check *) logic [W-1:0] words [DEPTH];
+            (* no_rw_check *) logic [W-1:0] stored [DEPTH];
             logic [W-1:0] word;
             logic held;
             // Words in the memory are those that are neither in the register nor gone.
             assign fetch = (count != CW'(held)) && (!held || out_ready);
             always_ff @(posedge clk) begin
-                if (push) words[head] <= in_data;
-                if (fetch) word <= words[tail];
+                if (push) stored[head] <= in_data;
+                if (fetch) word <= stored[tail];
             end
             always_ff @(posedge clk) begin
                 if (rst) held <= 1'b0;

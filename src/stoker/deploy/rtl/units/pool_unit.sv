@@ -92,6 +92,8 @@ module pool_unit #(
                 assign result[i*OUT_W +: OUT_W] = acc[i*ACC_W +: OUT_W];
             end
             assign result_valid = acc_valid;
+            logic unused_sign;
+            assign unused_sign = &{1'b0, acc};
         end else begin : by_law
             requantise #(
                 .LANES(LANES), .ACC_W(ACC_W), .OUT_W(OUT_W), .SHIFT(SHIFT), .ZERO(ZERO), .LOW(LOW), .HIGH(HIGH),

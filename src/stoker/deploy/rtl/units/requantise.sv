@@ -45,6 +45,8 @@ module requantise #(
             assign multipliers = words[0];
         end else begin : none
             assign multipliers = '0;
+            logic unused_factors;
+            assign unused_factors = &{1'b0, multipliers};
         end
 
         for (genvar i = 0; i < LANES; i++) begin : lane
@@ -90,6 +92,8 @@ module requantise #(
                 logic signed [PROD_W-1:0] doubled;
                 logic signed [WIDE:0] raised;
                 assign doubled = product >>> (SHIFT - 1);
+                logic unused_high;  // copies of the sign
+                assign unused_high = &{1'b0, doubled};
                 assign raised = (WIDE+1)'(doubled) + (WIDE+1)'(1);
                 always_ff @(posedge clk) whole <= WIDE'(raised >>> 1);
             end

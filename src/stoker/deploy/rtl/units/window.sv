@@ -50,12 +50,12 @@ module window #(
     // A row of windows waits for the rows that are given back after it as well.
     localparam int REACH = ((SPAN_Y > STRIDE_Y) ? SPAN_Y : STRIDE_Y) - TOP;
     localparam int FIRST_NEED = (OUT_Y == 1 || REACH > HEIGHT) ? HEIGHT : REACH;
-    localparam int NEARLY_ALL = (HEIGHT > STRIDE_Y) ? HEIGHT - STRIDE_Y : 0;
     localparam int LAST_FREED = HEIGHT - ((LAST_Y > 0) ? LAST_Y : 0);
 
     localparam int AW = (RING > 1) ? $clog2(RING) : 1;
     localparam int PW = (ROW_WORDS > 1) ? $clog2(ROW_WORDS) : 1;
     localparam int NW = $clog2(HEIGHT + ROWS + 1);                 // numbers of rows
+    localparam int QW = $clog2(HEIGHT + ROWS + STRIDE_Y + 1);
     localparam int YW = $clog2(OUT_Y * STRIDE_Y + SPAN_Y + TOP + HEIGHT + 1) + 1;
     localparam int XW = $clog2((OUT_X * STRIDE_X + KERNEL_X * DILATION_X + LEFT + WIDTH + 1) * WORDS) + 1;
 
@@ -166,7 +166,7 @@ module window #(
                 ring_row <= next_ring;
                 row_y <= next_y;
                 if (row_end) need <= NW'(FIRST_NEED);
-                else if (next_y == YW'(LAST_Y) || need >= NW'(NEARLY_ALL)) need <= NW'(HEIGHT);
+                else if (next_y == YW'(LAST_Y) || QW'(need) + QW'(STRIDE_Y) >= QW'(HEIGHT)) need <= NW'(HEIGHT);
                 else need <= need + NW'(STRIDE_Y);
             end
         end
@@ -222,23 +222,23 @@ module window #(
             logic [AW-1:0] row, address;
             logic signed [YW-1:0] y;
             logic signed [XW-1:0] x;
-            logic [2:0] inside;
+            logic [2:0] in_image;
             logic [LANES*W-1:0] found, data;
 
             assign y = tap_y + YW'(BY);
             always_ff @(posedge clk) begin
                 row <= wrapped(tap_row, (AW+1)'(BY % ROWS * ROW_WORDS));
                 x <= tap_column + XW'(BX);
-                inside[0] <= y >= 0 && y < YW'(HEIGHT);
+                in_image[0] <= y >= 0 && y < YW'(HEIGHT);
                 address <= row + AW'(x) + AW'(word_late);
-                inside[1] <= inside[0] && x >= 0 && x < XW'(ROW_WORDS);
-                inside[2] <= inside[1];
+                in_image[1] <= in_image[0] && x >= 0 && x < XW'(ROW_WORDS);
+                in_image[2] <= in_image[1];
             end
             always_ff @(posedge clk) begin
                 if (write) ring[write_at] <= in_data;
                 found <= ring[address];
             end
-            always_ff @(posedge clk) data <= inside[2] ? found : {LANES{W'(PAD)}};
+            always_ff @(posedge clk) data <= in_image[2] ? found : {LANES{W'(PAD)}};
             assign out_data[j*LANES*W +: LANES*W] = data;
         end
     endgenerate
