@@ -222,3 +222,9 @@ class AveragingError(StokerError):
     """Ranks whose model is averaged do not train the same weights. Fields: rank, step."""
 
     code = "STOKER1611"
+
+
+class ToolError(StokerError, RuntimeError):
+    """A tool for hardware cannot be started, fails, takes too long, or its kept result was changed."""
+
+    code = "STOKER1711"
