@@ -182,7 +182,9 @@ int main(int argc, char** argv) {
     DESIGN_OUTPUTS(X)
 #undef X
     top->aresetn = 0;
+    bench.context.assertOn(false);  // before the reset, nothing holds
     for (int at = 0; at < 4; ++at) bench.settle(), bench.edge();
+    bench.context.assertOn(true);
     top->aresetn = 1;
     for (int at = 0; at < 2; ++at) bench.settle(), bench.edge();
     const uint32_t digest = bench.read_register(0x04);

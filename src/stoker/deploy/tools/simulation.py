@@ -109,7 +109,7 @@ def _numbers(data: bytes, end: DesignEnd) -> NDArray[np.int32]:
     whole = len(data) // (end.words * end.lanes * end.number_bytes)
     kind = f"<{'i' if end.signed else 'u'}{end.number_bytes}"
     found = np.frombuffer(data, kind, whole * end.words * end.lanes)
-    return found.reshape(whole, -1).astype(np.int32)
+    return found.reshape(whole, end.words * end.lanes).astype(np.int32)
 
 
 def _wide(end: DesignEnd) -> int:
