@@ -115,7 +115,7 @@ def _compared(
     samples = len(next(iter(law.values())))
     return VerifiedWay(
         way=way, samples=samples, outputs=sum(each.size for each in law.values()), differing=differing,
-        interval=outcome.interval, latency=outcome.latency, problem=problem_of(outcome, description, samples),
+        interval=outcome.interval(), latency=outcome.latency(), problem=problem_of(outcome, description, samples),
     )  # fmt: skip
 
 

@@ -276,7 +276,11 @@ int main(int argc, char** argv) {
     DESIGN_OUTPUTS(X)
 #undef X
     std::string done;
-    for (uint64_t each : bench.outs[0].done) done += (done.empty() ? "" : ",") + std::to_string(each);
+    for (const Out& out : bench.outs) {
+        std::string cycles_of;
+        for (uint64_t each : out.done) cycles_of += (cycles_of.empty() ? "" : ",") + std::to_string(each);
+        done += (done.empty() ? "[" : ",[") + cycles_of + "]";
+    }
     std::printf(
         "{\"digest\":%u,\"cycles\":%llu,\"done\":[%s],\"stuck\":%s,\"full\":[%s],\"wrong\":\"%s\",\"samples_in\":%u,"
         "\"samples_out\":%u,\"misplaced\":%s}\n",

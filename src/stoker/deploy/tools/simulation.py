@@ -37,8 +37,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     digest: int
     cycles: int
-    done: tuple[int, ...]
-    """Cycle at which each sample's last word left, of the first output."""
+    done: tuple[tuple[int, ...], ...]
+    """For each output, the cycle at which each sample's last word left."""
     stuck: bool
     full: tuple[int, ...]
     """FIFOs that were full when nothing moved any more."""
@@ -48,16 +48,15 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     samples_out: int
     misplaced: bool
 
-    @property
-    def interval(self) -> float:
+    def interval(self, output: int = 0) -> float:
         """Cycles between two samples in a full pipeline: over the second half, when all buffers are filled."""
-        half = len(self.done) // 2
-        return (self.done[-1] - self.done[half]) / (len(self.done) - 1 - half) if len(self.done) > half + 1 else 0.0
+        done = self.done[output]
+        half = len(done) // 2
+        return (done[-1] - done[half]) / (len(done) - 1 - half) if len(done) > half + 1 else 0.0
 
-    @property
-    def latency(self) -> int:
-        """Cycles from the start to the end of the first sample."""
-        return self.done[0] if self.done else 0
+    def latency(self, output: int = 0) -> int:
+        """Cycles from the start to the end of the first sample; 0 if none came."""
+        return self.done[output][0] if self.done[output] else 0
 
 
 def simulate(

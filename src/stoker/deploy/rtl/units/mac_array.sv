@@ -28,7 +28,7 @@ module mac_array #(
     localparam int LEVELS = (EACH > 1) ? $clog2(EACH) : 0;
     localparam int X_W = IN_W + ((IN_SIGNED != 0) ? 0 : 1);
     localparam int P_W = X_W + WEIGHT_W;
-    localparam int S_W = P_W + LEVELS;
+    localparam int S_W = (P_W + LEVELS < ACC_W) ? P_W + LEVELS : ACC_W;  // sums never need more
     localparam int DELAY = LEVELS + 1;                        // from a beat to its sum of products
     localparam int AW = (WORDS > 1) ? $clog2(WORDS) : 1;
     localparam int BW = (SUMS > 1) ? $clog2(SUMS) : 1;
