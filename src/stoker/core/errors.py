@@ -224,6 +224,24 @@ class AveragingError(StokerError):
     code = "STOKER1611"
 
 
+class ModelImportError(StokerError):
+    """A module cannot become a graph of integers: an operation, size or weight is not supported. Fields: where."""
+
+    code = "STOKER1701"
+
+
+class CalibrationError(StokerError):
+    """The samples that ranges are taken from do not do: none, not finite, or of another shape. Fields: value."""
+
+    code = "STOKER1702"
+
+
+class PackageError(StokerError):
+    """A package of an integer model is missing, damaged, or of a newer format. Fields: path."""
+
+    code = "STOKER1703"
+
+
 class ToolError(StokerError, RuntimeError):
     """A tool for hardware cannot be started, fails, takes too long, or its kept result was changed."""
 

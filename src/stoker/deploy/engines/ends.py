@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.deploy.ir.graph import IntegerGraph, Integers
-from stoker.deploy.ir.values import ModelPort, IntegerValue
+from stoker.deploy.ir.values import IntegerValue, ModelPort
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -101,6 +101,11 @@ def normal_bound(operation: op.LayerNorm, size: int) -> int:
     return math.isqrt((size - 1) << (2 * operation.normal_bits + 2)) + 2
 
 
+def centred_squares(source: IntegerValue, size: int) -> int:
+    """The largest sum of squares of ``D * x - sum(x)`` over a row: half of it at either end of the range."""
+    return size**3 * (source.high - source.low) ** 2 // 4
+
+
 def value_range(
     operation: op.Operation, values: Mapping[str, IntegerValue], constants: Mapping[str, Integers]
 ) -> tuple[int, int]:

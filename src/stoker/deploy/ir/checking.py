@@ -5,15 +5,16 @@ Graphs come from packages too, which anyone may have written: an engine runs wha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from stoker.deploy.ir import operations as op
-from stoker.deploy.ir.bounds import accumulator, product_bits, value_range
+from stoker.deploy.ir.bounds import DOUBLE_BITS, accumulator, centred_squares, product_bits, value_range
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.ir.shapes import shape_of
-from stoker.deploy.ir.values import MOST_BITS, MOST_INDEX_BITS, ModelPort, IntegerValue
+from stoker.deploy.ir.values import MOST_BITS, MOST_INDEX_BITS, IntegerValue, ModelPort
 
 MOST_PRODUCT_BITS = 63
 """Width of ``acc * M + 2^(S-1)``, sign included: all executions hold it in 64 bits."""
@@ -92,6 +93,8 @@ def _operation(graph: IntegerGraph, operation: op.Operation) -> Iterator[str]:
     if out.bits > MOST_BITS:
         yield f"`{name}`: a result must have at most {MOST_BITS} bits, got {out.bits}"
     yield from _tables(graph, operation)
+    if isinstance(operation, op.LayerNorm):
+        yield from _norm(graph, operation)
     if isinstance(operation, op.REQUANTISED):
         yield from _requantiser(graph, operation.requantiser, operation)
     elif isinstance(operation, (op.MaxPool, op.Concat, op.Reshape, op.Permute, op.Slice)):
@@ -115,9 +118,36 @@ def _requantiser(graph: IntegerGraph, by: op.Requantiser, operation: op.Operatio
             yield f"`{by.multiplier}`: multipliers must be 0 to {_MULTIPLIER_HIGH}"
         if np.broadcast_shapes(array.shape, out.shape) != out.shape:
             yield f"`{by.multiplier}` must broadcast over {out.shape}, got {array.shape}"
-    width = product_bits(accumulator(operation, graph.values, graph.constants), by, graph.constants)
+        elif array.ndim > 1 and not isinstance(operation, op.SumPool):
+            yield f"`{by.multiplier}` must have one number, or one for each channel, got {array.shape}"
+    found = accumulator(operation, graph.values, graph.constants)
+    if isinstance(operation, (op.Linear, op.Convolution, op.MatMul)) and found.bits > DOUBLE_BITS:
+        yield f"`{name}`: sums of products must fit {DOUBLE_BITS} bits, need {found.bits}"
+    width = product_bits(found, by, graph.constants)
     if width > MOST_PRODUCT_BITS:
         yield f"`{name}`: `acc * M` must fit {MOST_PRODUCT_BITS} bits, needs {width}; use fewer bits or a smaller layer"
+
+
+def _norm(graph: IntegerGraph, operation: op.LayerNorm) -> Iterator[str]:
+    """Sums, roots and reciprocals of a layer norm that 63 bits don't hold."""
+    name, source = operation.output, graph.values[operation.source]
+    size = source.shape[-1]
+    if min(operation.epsilon, operation.root_bits, operation.normal_bits) < 0:
+        yield f"`{name}`: `epsilon`, `root_bits` and `normal_bits` must be at least 0"
+    elif not operation.root_bits + operation.normal_bits <= operation.reciprocal_bits < MOST_PRODUCT_BITS:
+        yield f"`{name}`: `reciprocal_bits` must hold a root's and a fraction's bits, got {operation.reciprocal_bits}"
+    elif (
+        centred_squares(source, size) + operation.epsilon
+    ).bit_length() + 2 * operation.root_bits >= MOST_PRODUCT_BITS:
+        yield f"`{name}`: the squares of {size} numbers must fit {MOST_PRODUCT_BITS} bits; use fewer `root_bits`"
+    elif (
+        math.isqrt(size << (2 * (operation.reciprocal_bits - operation.root_bits + 1))).bit_length()
+        > MOST_PRODUCT_BITS - 1
+    ):
+        yield f"`{name}`: normalised numbers must fit {MOST_PRODUCT_BITS} bits; use fewer `reciprocal_bits`"
+    for constant in (operation.gain, operation.offset):
+        if graph.constants[constant].shape != (size,):
+            yield f"`{constant}` must have one number for each of {size} elements"
 
 
 def _tables(graph: IntegerGraph, operation: op.Operation) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from stoker.deploy.ir.operations import Operation, sources_of
-from stoker.deploy.ir.values import ModelPort, IntegerValue
+from stoker.deploy.ir.values import IntegerValue, ModelPort
 
 Integers = NDArray[Any]
 """An array of a whole-number dtype."""

@@ -14,7 +14,7 @@ from stoker.deploy.engines.native.loops import broadcast_steps, nest, steps_of
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import accumulator
 from stoker.deploy.ir.graph import IntegerGraph, Integers
-from stoker.deploy.ir.values import ModelPort, IntegerValue
+from stoker.deploy.ir.values import IntegerValue, ModelPort
 
 KERNELS = Path(__file__).with_name("kernels.hpp")
 _LANES = 16
