@@ -246,3 +246,9 @@ class ToolError(StokerError, RuntimeError):
     """A tool for hardware cannot be started, fails, takes too long, or its kept result was changed."""
 
     code = "STOKER1711"
+
+
+class DeviceTooSmallError(StokerError):
+    """An FPGA has too little of what a design takes. Fields: device, resource, taken, available."""
+
+    code = "STOKER1712"

@@ -212,17 +212,6 @@ def together(graphs: Iterable[IntegerGraph]) -> IntegerGraph:
     )
 
 
-def random_inputs(graph: IntegerGraph, samples: int, seed: int = 0) -> dict[str, NDArray[np.int32]]:
-    """Numbers of the whole range of each input."""
-    random = np.random.default_rng(seed)
-    return {
-        port.value: random.integers(
-            graph.value(port).low, graph.value(port).high + 1, (samples, *graph.value(port).shape), dtype=np.int32
-        )
-        for port in graph.inputs
-    }
-
-
 def random_foldings(graph: IntegerGraph, seed: int) -> dict[str, Folding]:
     """Any folding of each layer that has one."""
     random = np.random.default_rng(seed)

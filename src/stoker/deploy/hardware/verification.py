@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,6 +14,7 @@ from stoker.deploy.ir.graph import IntegerGraph, Integers
 from stoker.deploy.rtl.generate import DesignDescription, read_design
 from stoker.deploy.tools.simulation import Outcome, Stalls, simulate
 from stoker.deploy.tools.verilator import lint, simulator
+from stoker.records.hardware import VerifiedDesign, VerifiedWay
 
 WAYS: Mapping[str, Stalls] = {
     "back to back": Stalls(seed=1),
@@ -24,41 +24,6 @@ WAYS: Mapping[str, Stalls] = {
 """How samples are sent; the registers begin with other random bits in each."""
 PROCESSES = 2
 _BATCH = 256
-
-
-class VerifiedWay(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of the simulator over all samples."""
-
-    way: str
-    samples: int
-    outputs: int
-    """Numbers compared."""
-    differing: int
-    """Of them; those of samples that never came out count."""
-    interval: float
-    """Cycles between two samples, measured in a full pipeline."""
-    latency: int
-    """Cycles of the first sample."""
-    problem: str
-    """What else was wrong; empty if nothing was."""
-
-    @property
-    def equal(self) -> bool:
-        """Whether nothing was."""
-        return not self.differing and not self.problem
-
-
-class VerifiedDesign(msgspec.Struct, frozen=True, kw_only=True):
-    """All runs over a design."""
-
-    ways: tuple[VerifiedWay, ...]
-    cycles: int
-    """Between two samples, by closed form."""
-
-    @property
-    def equal(self) -> bool:
-        """Whether all are."""
-        return all(way.equal for way in self.ways)
 
 
 def verify(
@@ -134,3 +99,13 @@ def problem_of(outcome: Outcome, description: DesignDescription, samples: int) -
         counted = f"{outcome.samples_in} in, {outcome.samples_out} out"
         return f"the design's counters must be {samples} samples in and out, got {counted}"
     return ""
+
+
+def random_samples(graph: IntegerGraph, samples: int, seed: int) -> dict[str, NDArray[np.int32]]:
+    """Input values of the whole range of each input."""
+    random = np.random.default_rng(seed)
+    values = {port.value: graph.value(port) for port in graph.inputs}
+    return {
+        name: random.integers(value.low, value.high + 1, (samples, *value.shape)).astype(np.int32)
+        for name, value in values.items()
+    }

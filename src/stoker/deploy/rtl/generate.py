@@ -34,7 +34,7 @@ class DesignDescription(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     """Of all files beside this one."""
     source: str
-    """Digest of what it was made from; empty where unknown."""
+    """Digest of the package that it was made from, or of its own files."""
     top: str
     files: tuple[str, ...]
     """SystemVerilog, in an order in which each comes after those that it uses."""
@@ -53,19 +53,19 @@ def design_files(structure: Structure, source: str = "") -> dict[str, str]:
 
     Args:
         structure: of the design.
-        source: digest of what it is made from, in hexadecimal.
+        source: digest of what it is made from, in hexadecimal; of its own files if empty.
     """
     top = f"{TOP}.sv"
-    identity = source or _digest({node.name: repr(node) for node in structure.nodes.values()})
-    texts = {top: top_text(structure, identity)}
+    texts = {name: memory.text() for node in structure.nodes.values() for name, memory in node.memories.items()}
+    if not source:
+        source = _digest(texts | {top: top_text(structure, "0" * 8)})
+    texts[top] = top_text(structure, source)
     order: list[str] = []
     for name in dict.fromkeys(node.module for node in structure.nodes.values() if node.module):
         _collect(name, texts, order)
     for name in ("counter", "registers", "fork_stream"):
-        if re.search(rf"^\s*{name} #\(", "".join(texts.values()), re.MULTILINE):
+        if re.search(rf"^\s*{name} #\(", texts[top], re.MULTILINE):
             _collect(name, texts, order)
-    for node in structure.nodes.values():
-        texts |= {name: memory.text() for name, memory in node.memories.items()}
     description = DesignDescription(
         digest=_digest(texts), source=source, top=TOP, files=(*order, top),
         inputs=_ends(structure, inputs=True), outputs=_ends(structure, inputs=False), cycles=structure.cycles,

@@ -135,6 +135,15 @@ class Structure:
         """Of a sample in a full pipeline: those of the slowest node or stream."""
         return max(max(node.cycles, node.stream.words) for node in self.nodes.values())
 
+    def cycles_of(self, end: End) -> int:
+        """Of a sample of one output: those of the slowest node or stream that it depends on."""
+        wanted, most = {end.stream}, 0
+        for name, node in reversed(self.nodes.items()):
+            if name in wanted:
+                wanted.update(node.sources)
+                most = max(most, node.cycles, node.stream.words)
+        return most
+
     @property
     def multipliers(self) -> int:
         """Of all nodes."""
