@@ -420,7 +420,9 @@ class _Lowering:
     def _matmul(self, each: fl.FloatMatMul) -> None:
         first, second = (self._laid[name] for name in each.sources)
         outer = zip(first.axes[:-2], second.axes[:-2], strict=True)
-        stacks: list[tuple[Group, ...]] = list(zip(*(pair for pair in outer if pair != ((BATCH,), (BATCH,))), strict=True))
+        stacks: list[tuple[Group, ...]] = list(
+            zip(*(pair for pair in outer if pair != ((BATCH,), (BATCH,))), strict=True)
+        )
         stacks = stacks or [(), ()]
         groups = [[without_batch(group) for group in stack] for stack in stacks]
         left = self._to.arranged(first, [*groups[0], *first.axes[-2:]])
