@@ -8,15 +8,18 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from stoker.deploy.arithmetic.computing import compute, sums_of
 from stoker.deploy.arithmetic.requantising import multipliers_of
 from stoker.deploy.ir import operations as op
-from stoker.deploy.ir.bounds import accumulator, with_ranges
+from stoker.deploy.ir.bounds import with_ranges
 from stoker.deploy.ir.checking import checked
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.ir.operations import Requantiser
 from stoker.deploy.ir.shapes import shape_of
 from stoker.deploy.ir.values import IntegerValue, ModelPort, type_range
 from stoker.deploy.rtl.folding import Folding, works_of
+
+_SEEN = 32
 
 
 class NetBuilder:
@@ -29,10 +32,14 @@ class NetBuilder:
         self.operations: list[op.Operation] = []
         self.constants: dict[str, NDArray[np.generic]] = {}
         self.inputs: list[str] = []
+        self.seen: dict[str, NDArray[np.int32]] = {}
+        """What some random samples come to, by value: scales are chosen so that results differ."""
 
     def input(self, shape: Sequence[int], bits: int = 8, *, signed: bool = True) -> str:
         name = self._value(tuple(shape), bits, signed=signed)
         self.inputs.append(name)
+        low, high = type_range(bits, signed)
+        self.seen[name] = self.random.integers(low, high + 1, (_SEEN, *shape), dtype=np.int32)
         return name
 
     def dense(self, source: str, outputs: int, bits: int = 8, *, weight_bits: int = 8, signed: bool = True) -> str:
@@ -137,7 +144,7 @@ class NetBuilder:
         name = f"{self.prefix}v{len(self.values)}"
         self.values[name] = IntegerValue(
             name=name, shape=shape, bits=bits, signed=signed, scale=1.0, low=low, high=high,
-            zero_point=int(self.random.integers(low, high + 1)) if zero_point is None else zero_point,
+            zero_point=int(self.random.integers(low // 2, high // 2 + 1)) if zero_point is None else zero_point,
         )  # fmt: skip
         return name
 
@@ -170,22 +177,35 @@ class NetBuilder:
         """
         output = self._value((1,), bits, signed=signed)
         low, high = type_range(bits, signed)
-        bare = made(output, Requantiser(multiplier=None, shift=0, zero_point=0, low=low, high=high))
-        sums = accumulator(bare, self.values, self.constants)
-        span = max(1, int(sums.high.max()) - int(sums.low.min()))
-        ratio = min((high - low + 1) / span * 3, 60_000.0)
-        value = self.values[output]
-        clamp = value.zero_point if self.random.random() < 0.3 else low
+        zero_point = self.values[output].zero_point
+        bare = made(output, Requantiser(multiplier=None, shift=0, zero_point=zero_point, low=low, high=high))
+        sums = self._sums(bare)
+        if isinstance(bare, (op.Linear, op.Convolution)):
+            # Biases that bring sums to the middle of the result's range.
+            bias = self.constants[bare.bias]
+            bias -= sums.reshape(-1, len(bias)).mean(axis=0).astype(bias.dtype)
+            sums = self._sums(bare)
+        ratio = min((high - low + 1) / 4 / max(1.0, float(np.std(sums))), 60_000.0)
+        clamp = zero_point if self.random.random() < 0.2 else low
         if channels:
-            ratios = ratio * self.random.uniform(0.3, 1.0, channels)
+            ratios = ratio * self.random.uniform(0.5, 1.0, channels)
             multipliers, shift = multipliers_of(ratios)
             by = Requantiser(
-                multiplier=self._constant(multipliers), shift=shift, zero_point=value.zero_point, low=clamp, high=high
+                multiplier=self._constant(multipliers), shift=shift, zero_point=zero_point, low=clamp, high=high
             )
         else:
             shift = max(0, math.floor(-math.log2(ratio)))
-            by = Requantiser(multiplier=None, shift=shift, zero_point=value.zero_point, low=clamp, high=high)
+            by = Requantiser(multiplier=None, shift=shift, zero_point=zero_point, low=clamp, high=high)
         return self._add(made(output, by))
+
+    def _sums(self, operation: op.Operation) -> NDArray[np.float64]:
+        sources = [self.seen[name] for name in op.sources_of(operation)]
+        return np.asarray(sums_of(operation, sources, self._so_far()), np.float64)
+
+    def _so_far(self) -> IntegerGraph:
+        return IntegerGraph(
+            inputs=(), outputs=(), values=self.values, operations=tuple(self.operations), constants=self.constants
+        )
 
     def _add(self, operation: op.Operation) -> str:
         name = operation.output
@@ -197,6 +217,8 @@ class NetBuilder:
                 zero_point=value.zero_point, low=value.low, high=value.high,
             )  # fmt: skip
         self.operations.append(operation)
+        sources = [self.seen[each] for each in op.sources_of(operation)]
+        self.seen[name] = compute(operation, sources, self._so_far(), _SEEN)
         return name
 
 

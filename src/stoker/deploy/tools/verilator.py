@@ -15,7 +15,8 @@ from stoker.deploy.tools.kept import kept
 from stoker.deploy.tools.running import run_tool
 
 _RUNTIME = ("verilated.cpp", "verilated_threads.cpp")
-_OPTIONS = ("-std=gnu++17", "-O2", "-fno-strict-aliasing", "-DVERILATOR=1", "-DVM_COVERAGE=0", "-DVM_SC=0",
+# Optimising more costs more of the build than it saves of a simulation of thousands of samples.
+_OPTIONS = ("-std=gnu++17", "-O1", "-fno-strict-aliasing", "-DVERILATOR=1", "-DVM_COVERAGE=0", "-DVM_SC=0",
             "-DVM_TIMING=0", "-DVM_TRACE=0", "-DVM_TRACE_FST=0", "-DVM_TRACE_VCD=0", "-DVM_TRACE_SAIF=0")  # fmt: skip
 # Registers and memories begin with random bits that the harness seeds; assertions of the units are checked.
 _VERILATE = ("--cc", "-O3", "--assert", "-DSIMULATION", "--x-initial", "unique", "--x-assign", "fast", "--no-timing")
