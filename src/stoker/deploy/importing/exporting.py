@@ -70,15 +70,15 @@ def capture(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Captured
         for name, each in module.named_modules():
             each.training = name in training
     signature = program.graph_signature
-    tensors: dict[str, torch.Tensor] = {}
-    for placeholder, name in (signature.inputs_to_parameters | signature.inputs_to_buffers).items():
-        tensors[placeholder] = program.state_dict[name] if name in program.state_dict else program.constants[name]
-    for placeholder, name in signature.inputs_to_lifted_tensor_constants.items():
-        tensors[placeholder] = program.constants[name]
+    held: dict[str, Any] = {**program.constants, **program.state_dict}
+    named = (signature.inputs_to_parameters, signature.inputs_to_buffers, signature.inputs_to_lifted_tensor_constants)
+    tensors: dict[str, torch.Tensor] = {
+        placeholder: held[name].detach() for names in named for placeholder, name in names.items()
+    }
     users = [str(name) for name in signature.user_inputs if isinstance(name, str)]
     return Captured(
         program.graph_module,
-        {name: each.detach() for name, each in tensors.items()},
+        tensors,
         tuple(users),
         tuple(str(name) for name in signature.user_outputs),
     )

@@ -36,7 +36,7 @@ from stoker.deploy.importing.matching import Handler, Matcher
 
 def arguments(node: fx.Node) -> dict[str, Any]:
     """A node's arguments by the names of the operation's schema, defaults included."""
-    schema: Any = node.target._schema  # pyright: ignore[reportAttributeAccessIssue, reportFunctionMemberAccess, reportOptionalMemberAccess]
+    schema: Any = node.target._schema  # pyright: ignore[reportAttributeAccessIssue, reportFunctionMemberAccess]
     found: dict[str, Any] = {}
     for at, each in enumerate(schema.arguments):
         if at < len(node.args):
@@ -48,10 +48,10 @@ def arguments(node: fx.Node) -> dict[str, Any]:
     return found
 
 
-def _pair(given: Any, default: Any = None) -> tuple[int, int]:
-    """Rows and columns of an argument for two axes, or for one, which is the columns."""
-    values = [int(each) for each in (given if isinstance(given, (list, tuple)) else [given])] or list(default or [])
-    return (values[0], values[1]) if len(values) == 2 else (values[0], values[0])
+def _pair(given: Any, neutral: int = 0) -> tuple[int, int]:
+    """Rows and columns of an argument for two axes."""
+    values = [int(each) for each in (given if isinstance(given, (list, tuple)) else [given])]
+    return values[0], values[-1]
 
 
 def _flat(given: Any, neutral: int) -> tuple[int, int]:
@@ -116,7 +116,7 @@ def _pool(kind: str, flat: bool) -> Handler:
     def handle(at: Matcher, node: fx.Node) -> None:
         given = arguments(node)
         source = at.value(node, given["self"])
-        pair: Callable[..., tuple[int, int]] = _flat if flat else lambda value, neutral: _pair(value)
+        pair: Callable[..., tuple[int, int]] = _flat if flat else _pair
         kernel = pair(given["kernel_size"], 1)
         stride = pair(given["stride"] or given["kernel_size"], 1)
         rows, columns = pair(given["padding"], 0)

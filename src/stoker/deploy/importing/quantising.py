@@ -105,8 +105,8 @@ def quantise(
 ) -> Quantised:
     """The integer model of a module.
 
-    Ranges by each rule, with and without bias correction, are measured on the search split; the least error of outputs is
-    taken. The accept split judges and chooses nothing.
+    Ranges by each rule, with and without bias correction, are measured on the search split; the least error of outputs
+    is taken. The accept split judges and chooses nothing.
 
     Args:
         module: any; weights stay as they are.

@@ -53,8 +53,8 @@ class Samples:
 def gather(batches: Iterable[Any], most: int) -> Samples:
     """The samples of a loader.
 
-    A batch is a tensor, a dict of the model's arguments, or a tuple: as many tensors as the model has arguments, and one
-    more of labels if there is one. Whole numbers that come last of several, one a sample, are labels.
+    A batch is a tensor, a dict of the model's arguments, or a tuple: a tensor for each argument, and labels after them
+    if there are any: whole numbers that come last of several, one a sample, are labels.
 
     Args:
         batches: of a ``DataLoader`` or any other iterable.

@@ -374,7 +374,7 @@ class _Lowering:
         else:
             grid = self._grid(each.name, each.layer)
             least, most = own.ends
-            numbers = (np.arange(least, most + 1) - own.zero_point) * own.scale
+            numbers = np.arange(least - own.zero_point, most - own.zero_point + 1, dtype=np.float64) * own.scale
             table = grid.steps(apply(each.function, numbers, each.arguments))
             name = self._to.value(each.name, self._to.values[laid.value].shape, grid)
             self._to.write(op.Table(source=laid.value, output=name, table=self._to.constant(f"{name}.table", table)))
@@ -419,12 +419,9 @@ class _Lowering:
 
     def _matmul(self, each: fl.FloatMatMul) -> None:
         first, second = (self._laid[name] for name in each.sources)
-        outer = zip(first.axes[:-2], second.axes[:-2], strict=True)
-        stacks: list[tuple[Group, ...]] = list(
-            zip(*(pair for pair in outer if pair != ((BATCH,), (BATCH,))), strict=True)
-        )
-        stacks = stacks or [(), ()]
-        groups = [[without_batch(group) for group in stack] for stack in stacks]
+        outer = list(zip(first.axes[:-2], second.axes[:-2], strict=True))
+        stacked = [pair for pair in outer if pair != ((BATCH,), (BATCH,))]
+        groups = [[without_batch(pair[at]) for pair in stacked] for at in (0, 1)]
         left = self._to.arranged(first, [*groups[0], *first.axes[-2:]])
         inner, columns = second.axes[-2:]
         wanted = tuple(atom for group in (*groups[1], columns, inner) for atom in group)
@@ -439,8 +436,7 @@ class _Lowering:
         ratio = np.array([each.factor * scales[0] * scales[1] / grid.scale])
         by = self._to.requantiser(name, ratio, grid, ends)
         self._to.write(op.MatMul(sources=(left, right), output=name, transposed=transposed, requantiser=by))
-        stacked = [pair[0] or pair[1] for pair in zip(first.axes[:-2], second.axes[:-2], strict=True)]
-        axes = fresh([*stacked, first.axes[-2], columns])
+        axes = fresh([*(pair[0] or pair[1] for pair in outer), first.axes[-2], columns])
         self._laid[each.name] = Laid(name, axes, tuple(atom for group in axes for atom in without_batch(group)))
 
     def _concat(self, each: fl.FloatConcat) -> None:
