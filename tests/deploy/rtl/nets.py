@@ -133,9 +133,12 @@ class NetBuilder:
         return checked(
             with_ranges(
                 IntegerGraph(
-                    inputs=ports[0], outputs=ports[1], values=self.values, operations=tuple(self.operations),
+                    inputs=ports[0],
+                    outputs=ports[1],
+                    values=self.values,
+                    operations=tuple(self.operations),
                     constants=self.constants,
-                )  # fmt: skip
+                )
             )
         )
 

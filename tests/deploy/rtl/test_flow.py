@@ -47,7 +47,7 @@ def stops(structure: Structure, samples: int = 2) -> bool:
     """
     readers = {name: structure.readers(name) for name in structure.nodes}
     taken = {(name, at): 0 for name, node in structure.nodes.items() for at in range(len(node.sources))}
-    offered = {name: 0 for name in structure.nodes}
+    offered = dict.fromkeys(structure.nodes, 0)
     """Words that a node has put out; the last of them may not have been taken by all."""
     queues = {name: deque[int]() for name in structure.fifos}
 
@@ -62,7 +62,9 @@ def stops(structure: Structure, samples: int = 2) -> bool:
                 if taken[name, at] >= offered[source]:
                     continue
                 if name in queues:
-                    open_now = taken[name, at] - (offered[name] - (0 if all_took(name) else 1)) < node.parameters["DEPTH"]
+                    open_now = (
+                        taken[name, at] - (offered[name] - (0 if all_took(name) else 1)) < node.parameters["DEPTH"]
+                    )
                 elif len(node.sources) > 1:
                     # A join takes what it needs for its next word, when all of it is there.
                     wanted = node.flow.consumed(np.array([offered[name] + 1]))

@@ -6,21 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.deploy.rtl.folding import Folding, Work, balanced, cheapest, folded, tap_choices, total_multipliers
+from stoker.deploy.rtl.folding import Folding, LayerWork, balanced, cheapest, folded, tap_choices, total_multipliers
 from stoker.deploy.rtl.geometry import Windows
 
 
 @st.composite
-def drawn_work(draw: st.DrawFn) -> Work:
+def drawn_work(draw: st.DrawFn) -> LayerWork:
     groups = draw(st.sampled_from((1, 1, 2, 3)))
     channels = groups * draw(st.integers(1, 4))
     kernel = (draw(st.integers(1, 3)), draw(st.integers(1, 3)))
     windows = Windows(size=(draw(st.integers(3, 6)), draw(st.integers(3, 6))), channels=channels, kernel=kernel)
-    return Work(windows=windows, outputs=groups * draw(st.integers(1, 4)), groups=groups)
+    return LayerWork(windows=windows, outputs=groups * draw(st.integers(1, 4)), groups=groups)
 
 
 @given(drawn_work())
-def test_all_multipliers_are_busy_in_each_cycle(work: Work) -> None:
+def test_all_multipliers_are_busy_in_each_cycle(work: LayerWork) -> None:
     for folding in work.foldings():
         assert work.cycles(folding) * work.multipliers(folding) == work.products
         assert work.products % work.sum_beats(folding) == 0
@@ -29,7 +29,7 @@ def test_all_multipliers_are_busy_in_each_cycle(work: Work) -> None:
 
 
 @given(drawn_work(), st.integers(1, 3000))
-def test_the_cheapest_is_as_fast_and_none_as_fast_has_fewer(work: Work, cycles: int) -> None:
+def test_the_cheapest_is_as_fast_and_none_as_fast_has_fewer(work: LayerWork, cycles: int) -> None:
     fast = [work.multipliers(each) for each in work.foldings() if work.cycles(each) <= cycles]
     if not fast:
         with pytest.raises(ValueError, match="`cycles` must be at least"):
@@ -41,7 +41,9 @@ def test_the_cheapest_is_as_fast_and_none_as_fast_has_fewer(work: Work, cycles: 
 
 
 @given(st.lists(drawn_work(), min_size=1, max_size=2), st.integers(2, 40))
-def test_the_balanced_ones_are_the_best_of_all_within_their_multipliers(works: list[Work], multipliers: int) -> None:
+def test_the_balanced_ones_are_the_best_of_all_within_their_multipliers(
+    works: list[LayerWork], multipliers: int
+) -> None:
     named = {f"layer{at}": work for at, work in enumerate(works)}
     chosen = balanced(named, multipliers)
     slowest = max(named[name].cycles(folding) for name, folding in chosen.items())
@@ -52,7 +54,7 @@ def test_the_balanced_ones_are_the_best_of_all_within_their_multipliers(works: l
 
 
 def test_lanes_over_several_taps_need_fewer_multipliers_than_whole_channels() -> None:
-    work = Work(windows=Windows(size=(8, 8), channels=1, kernel=(3, 3), padding=(1, 1, 1, 1)), outputs=8)
+    work = LayerWork(windows=Windows(size=(8, 8), channels=1, kernel=(3, 3), padding=(1, 1, 1, 1)), outputs=8)
     chosen = cheapest(work, 1536)
     assert chosen == Folding(1, 1, 3)
     without = min(
@@ -68,7 +70,7 @@ def test_taps_are_parts_of_a_row_or_whole_rows() -> None:
 
 
 def test_more_layers_than_multipliers_are_refused() -> None:
-    work = Work(windows=Windows(size=(1, 1), channels=4), outputs=4)
+    work = LayerWork(windows=Windows(size=(1, 1), channels=4), outputs=4)
     with pytest.raises(ValueError, match=r"`multipliers` must be at least 2, one a layer, got 1"):
         balanced({"a": work, "b": work}, 1)
     assert folded({"a": work}, 16) == {"a": Folding(1, 1, 1)}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stoker.deploy.ir import operations as op
-from stoker.deploy.rtl.folding import Folding, Work
+from stoker.deploy.rtl.folding import Folding, LayerWork
 from stoker.deploy.rtl.generate import design_files, read_design, write_design
 from stoker.deploy.rtl.geometry import Windows
 from stoker.deploy.rtl.mapping import lower
@@ -42,7 +42,7 @@ def test_a_changed_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_weights_are_in_the_order_of_the_beats() -> None:
-    work = Work(windows=Windows(size=(5, 5), channels=4, kernel=(3, 3)), outputs=6, groups=2)
+    work = LayerWork(windows=Windows(size=(5, 5), channels=4, kernel=(3, 3)), outputs=6, groups=2)
     weight = np.random.default_rng(0).integers(-8, 8, (6, 3, 3, 2))
     folding = Folding(3, 1, 3)
     words = list(weight_words(weight, work, folding, 4).words)
@@ -67,7 +67,9 @@ def test_an_operation_without_a_unit_is_named() -> None:
         lambda output, by: op.MatMul(sources=(source, other), output=output, transposed=False, requantiser=by),
         8, signed=True, channels=1,
     )  # fmt: skip
-    with pytest.raises(ValueError, match=rf"`{product}` must be of a kind that a dataflow design has a unit for, got MatMul"):
+    with pytest.raises(
+        ValueError, match=rf"`{product}` must be of a kind that a dataflow design has a unit for, got MatMul"
+    ):
         lower(net.graph(product), {})
 
 

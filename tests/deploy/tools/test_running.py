@@ -38,7 +38,7 @@ def test_one_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> N
         "import os, time; pid = os.fork(); open('child', 'w').write(str(pid)) if pid else None; time.sleep(600)"
     )  # fmt: skip
     begun = time.monotonic()
-    with pytest.raises(ToolError, match="placing must take at most 1.00 s; allow more with `--limit`"):
+    with pytest.raises(ToolError, match=r"placing must take at most 1\.00 s; allow more with `--limit`"):
         run_tool([sys.executable, "-c", program], folder=tmp_path, limit_s=1.0, doing="placing")
     assert time.monotonic() - begun < 30
     child = int((tmp_path / "child").read_text())

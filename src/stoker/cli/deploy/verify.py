@@ -30,8 +30,8 @@ _SAMPLES = 100
 _LIMIT_S = 3600.0
 _EPILOG = """\
 Samples are sent back to back, with random pauses on both sides, and to a slow reader; all outputs are compared with the
-law in NumPy. LOADER returns batches as of `stoker deploy quantise`; without it numbers are drawn from the whole range of
-each input, which reaches more than real samples do.
+law in NumPy. LOADER returns batches as of `stoker deploy quantise`; without it numbers are drawn from the whole range
+of each input, which reaches more than real samples do.
 examples:
   stoker deploy verify digits.pkg                              a design of the default size, random samples
   stoker deploy verify digits.pkg --design rtl --data calib.py:test_loader"""

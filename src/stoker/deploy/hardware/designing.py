@@ -11,7 +11,7 @@ from stoker.deploy.rtl.folding import Folding, balanced, folded, works_of
 from stoker.deploy.rtl.generate import write_design
 from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.rtl.structure import Structure
-from stoker.records.hardware import DesignLayer, DesignSummary
+from stoker.records.deploy.hardware import DesignLayer, DesignSummary
 
 MULTIPLIERS = 24
 """Of arrays, unless more are asked for: with two for each lane of a requantiser, what small parts have."""

@@ -13,7 +13,7 @@ from stoker.deploy.tools.placing import place
 from stoker.deploy.tools.simulation import simulate
 from stoker.deploy.tools.synthesis import Resources, synthesise
 from stoker.deploy.tools.verilator import simulator
-from stoker.records.hardware import FittedDesign
+from stoker.records.deploy.hardware import FittedDesign
 
 _SAMPLES = 2
 

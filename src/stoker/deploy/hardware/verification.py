@@ -1,4 +1,4 @@
-"""Whether a design gives the law's outputs: all of them, samples back to back, with and without pauses on both sides."""
+"""Whether a design gives all outputs of the law: samples back to back, with and without pauses on both sides."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stoker.deploy.ir.graph import IntegerGraph, Integers
 from stoker.deploy.rtl.generate import DesignDescription, read_design
 from stoker.deploy.tools.simulation import Outcome, Stalls, simulate
 from stoker.deploy.tools.verilator import lint, simulator
-from stoker.records.hardware import VerifiedDesign, VerifiedWay
+from stoker.records.deploy.hardware import VerifiedDesign, VerifiedWay
 
 WAYS: Mapping[str, Stalls] = {
     "back to back": Stalls(seed=1),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from stoker.deploy.rtl.flow import Counts
-from stoker.deploy.rtl.structure import Node, Structure
+from stoker.deploy.rtl.structure import DesignNode, Structure
 
 Depths = dict[tuple[str, int], int]
 
@@ -64,11 +64,11 @@ def full_speed_depths(structure: Structure) -> Depths:
     return found
 
 
-def _joins(structure: Structure) -> list[Node]:
+def _joins(structure: Structure) -> list[DesignNode]:
     return [node for node in structure.nodes.values() if len(node.sources) > 1]
 
 
-def _beginning(structure: Structure, join: Node) -> str | None:
+def _beginning(structure: Structure, join: DesignNode) -> str | None:
     """The last node that all paths to a join pass: its nearest dominator."""
     passed: dict[str, set[str]] = {}
     for name, node in structure.nodes.items():
@@ -80,7 +80,7 @@ def _beginning(structure: Structure, join: Node) -> str | None:
     raise AssertionError(join.name)
 
 
-def _made(structure: Structure, begin: str, join: Node, given: Counts) -> list[Counts]:
+def _made(structure: Structure, begin: str, join: DesignNode, given: Counts) -> list[Counts]:
     """Words of each input of a join that can have been made of so many of the node where its branches begin."""
     made: dict[str, Counts] = {begin: given}
     for name, node in structure.nodes.items():
@@ -104,4 +104,3 @@ def _swallowed(structure: Structure, begin: str, name: str, taken: Counts) -> Co
             for source, most in zip(node.sources, node.flow.accepted(accepted[each]), strict=True):
                 accepted[source] = np.maximum(accepted[source], most) if source in accepted else most
     return accepted[begin]
-

@@ -34,7 +34,7 @@ class Folding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class LayerWork:
     """What a dense layer or a convolution computes.
 
     Attributes:
@@ -87,7 +87,7 @@ class Work:
         return max(beats for beats in divisors(folding.pe) if beats <= self.sum_beats(folding))
 
 
-def work_of(operation: op.Operation, graph: IntegerGraph) -> Work | None:
+def work_of(operation: op.Operation, graph: IntegerGraph) -> LayerWork | None:
     """The work of an operation's multiplier array; None for those that have none.
 
     Raises:
@@ -98,16 +98,16 @@ def work_of(operation: op.Operation, graph: IntegerGraph) -> Work | None:
     windows = windows_of(operation, graph.values, graph.constants)
     outputs = len(_weight(operation, graph.constants))
     groups = operation.groups if isinstance(operation, op.Convolution) else 1
-    return Work(windows=windows, outputs=outputs, groups=groups)
+    return LayerWork(windows=windows, outputs=outputs, groups=groups)
 
 
-def works_of(graph: IntegerGraph) -> dict[str, Work]:
+def works_of(graph: IntegerGraph) -> dict[str, LayerWork]:
     """By the name of their result, in order."""
     found = ((operation.output, work_of(operation, graph)) for operation in graph.operations)
     return {name: work for name, work in found if work is not None}
 
 
-def cheapest(work: Work, cycles: int) -> Folding:
+def cheapest(work: LayerWork, cycles: int) -> Folding:
     """The folding with the fewest multipliers that takes at most so many cycles; among equals the fewest lanes.
 
     Raises:
@@ -121,7 +121,7 @@ def cheapest(work: Work, cycles: int) -> Folding:
     return min(fast, key=lambda each: (work.multipliers(each), each.taps, each.lanes + each.pe, each))
 
 
-def balanced(works: Mapping[str, Work], multipliers: int) -> dict[str, Folding]:
+def balanced(works: Mapping[str, LayerWork], multipliers: int) -> dict[str, Folding]:
     """The foldings with the least cycles of the slowest unit within a number of multipliers, and the fewest of these.
 
     Layers do not meet: for a bound on cycles, each has its own cheapest folding. So the bound is searched for alone.
@@ -144,7 +144,7 @@ def balanced(works: Mapping[str, Work], multipliers: int) -> dict[str, Folding]:
     return folded(works, bounds[low]) if bounds else {}
 
 
-def folded(works: Mapping[str, Work], cycles: int) -> dict[str, Folding]:
+def folded(works: Mapping[str, LayerWork], cycles: int) -> dict[str, Folding]:
     """The cheapest folding of each layer for a number of cycles a sample.
 
     Raises:
@@ -153,7 +153,7 @@ def folded(works: Mapping[str, Work], cycles: int) -> dict[str, Folding]:
     return {name: cheapest(work, cycles) for name, work in works.items()}
 
 
-def total_multipliers(works: Mapping[str, Work], foldings: Mapping[str, Folding]) -> int:
+def total_multipliers(works: Mapping[str, LayerWork], foldings: Mapping[str, Folding]) -> int:
     """Of all arrays."""
     return sum(work.multipliers(foldings[name]) for name, work in works.items())
 

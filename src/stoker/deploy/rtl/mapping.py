@@ -18,10 +18,10 @@ from stoker.deploy.ir.graph import IntegerGraph, Integers
 from stoker.deploy.ir.values import IntegerValue
 from stoker.deploy.rtl.depth import full_speed_depths, least_depths
 from stoker.deploy.rtl.flow import Flow, JoinedFlow, ResizedFlow, RowFlow, ThroughFlow
-from stoker.deploy.rtl.folding import Folding, Work, divisors, works_of
+from stoker.deploy.rtl.folding import Folding, LayerWork, divisors, works_of
 from stoker.deploy.rtl.geometry import Windows, windows_of
 from stoker.deploy.rtl.memories import by_channel, packed, weight_words
-from stoker.deploy.rtl.structure import End, Memory, Node, Parameter, Stream, Structure
+from stoker.deploy.rtl.structure import DesignNode, End, MemoryFile, Parameter, Structure, WordStream
 
 REQUANTISER_MULTIPLIERS = 2
 """A lane's: an accumulator of more than 18 bits and a factor of 16 need two multipliers of 18 x 18."""
@@ -32,9 +32,7 @@ _TURN_CYCLES = 4
 WIDEST_TABLE = 12
 """Bits of a number whose table still is a small memory."""
 
-Supported = (
-    op.Linear | op.Convolution | op.MaxPool | op.SumPool | op.Mean | op.Add | op.Rescale | op.Table | op.Concat
-)
+Supported = op.Linear | op.Convolution | op.MaxPool | op.SumPool | op.Mean | op.Add | op.Rescale | op.Table | op.Concat
 
 
 def lower(
@@ -68,7 +66,9 @@ def lower(
     return structure.with_fifos(full_speed_depths(structure) if fifos == "full" else least_depths(structure))
 
 
-def _first_lanes(graph: IntegerGraph, works: Mapping[str, Work], foldings: Mapping[str, Folding]) -> dict[str, int]:
+def _first_lanes(
+    graph: IntegerGraph, works: Mapping[str, LayerWork], foldings: Mapping[str, Folding]
+) -> dict[str, int]:
     """Lanes of inputs: those of the first array that reads them."""
     found: dict[str, int] = {}
     for operation in graph.operations:
@@ -88,10 +88,10 @@ class _Building:
     """Nodes so far. ``cycles`` are those of the slowest array, which nothing else should exceed."""
 
     graph: IntegerGraph
-    works: Mapping[str, Work]
+    works: Mapping[str, LayerWork]
     foldings: Mapping[str, Folding]
     cycles: int
-    nodes: dict[str, Node] = field(default_factory=dict[str, Node])
+    nodes: dict[str, DesignNode] = field(default_factory=dict[str, DesignNode])
     streams: dict[str, str] = field(default_factory=dict[str, str])
     """The node that carries a value."""
 
@@ -119,16 +119,16 @@ class _Building:
 
     def put(
         self, value: str, module: str, sources: tuple[str, ...], lanes: int, flow: Flow, cycles: int, *,
-        parameters: Mapping[str, Parameter] | None = None, memories: Mapping[str, Memory] | None = None,
+        parameters: Mapping[str, Parameter] | None = None, memories: Mapping[str, MemoryFile] | None = None,
         multipliers: int = 0, layer: str,
     ) -> None:  # fmt: skip
         """Adds the node that carries a value."""
         name = f"u{len(self.nodes)}_{_word(value)}"
         made = self.graph.values[value]
-        stream = Stream(name=name, lanes=lanes, bits=made.bits, signed=made.signed, words=made.elements // lanes)
+        stream = WordStream(name=name, lanes=lanes, bits=made.bits, signed=made.signed, words=made.elements // lanes)
         files = {f"{name}_{kind}.hex": memory for kind, memory in (memories or {}).items()}
         names = {kind.upper(): f"{name}_{kind}.hex" for kind in memories or {}}
-        self.nodes[name] = Node(
+        self.nodes[name] = DesignNode(
             stream=stream, module=module, sources=sources, flow=flow, cycles=cycles, layer=layer,
             parameters={**(parameters or {}), **names}, memories=files, multipliers=multipliers,
         )  # fmt: skip
@@ -143,7 +143,7 @@ class _Building:
             resized = replace(
                 stream, name=f"u{len(self.nodes)}_x{step}", lanes=step, words=stream.words * stream.lanes // step
             )
-            self.nodes[resized.name] = Node(
+            self.nodes[resized.name] = DesignNode(
                 stream=resized, module="resize_stream", sources=(name,), flow=ResizedFlow(stream.lanes, step),
                 cycles=max(stream.words, resized.words),
                 parameters={"W": stream.bits, "IN_LANES": stream.lanes, "OUT_LANES": step},
@@ -156,7 +156,7 @@ class _Building:
         if folding not in work.foldings():
             raise ValueError(
                 f"`{operation.output}`: its folding must divide its channels and taps, got {folding}; "
-                f"those of {work.outputs} results of {work.windows.taps} x {work.windows.channels} are divisors of these"
+                f"it has {work.outputs} results of {work.windows.taps} taps x {work.windows.channels} channels"
             )
         source, made = graph.values[operation.source], graph.values[operation.output]
         windows, acc_bits = work.windows, accumulator(operation, graph.values, graph.constants).bits
@@ -197,7 +197,7 @@ class _Building:
         latency = _WINDOW_CYCLES + 1 + (0 if largest else _LAW_CYCLES) + _TURN_CYCLES
         depth = -(-latency // windows.taps) + 1
         laws: dict[str, Parameter] = {}
-        factors: dict[str, Memory] = {}
+        factors: dict[str, MemoryFile] = {}
         if isinstance(operation, op.MaxPool):
             acc_bits = source.bits + (not source.signed)
         else:
@@ -228,9 +228,7 @@ class _Building:
         if any(each.shape != made.shape for each in sources):
             raise ValueError(f"`{operation.output}`: values of one shape are added, got {[e.shape for e in sources]}")
         lanes = _even_lanes(made.elements, made.shape[-1], self.cycles)
-        acc_bits = max(
-            accumulator(operation, graph.values, graph.constants).bits, *(each.bits + 2 for each in sources)
-        )
+        acc_bits = max(accumulator(operation, graph.values, graph.constants).bits, *(each.bits + 2 for each in sources))
         laws, factors = self._law(operation, operation.requantiser, lanes, made)
         depth = 4 + _LAW_CYCLES + _TURN_CYCLES
         parameters: dict[str, Parameter] = {"LANES": lanes, "ONE": int(len(names) == 1)}
@@ -285,7 +283,7 @@ class _Building:
 
     def _law(
         self, operation: op.Operation, by: op.Requantiser, lanes: int, made: IntegerValue
-    ) -> tuple[dict[str, Parameter], dict[str, Memory]]:
+    ) -> tuple[dict[str, Parameter], dict[str, MemoryFile]]:
         """Parameters of a requantiser, and the memory of its multipliers."""
         laws: dict[str, Parameter] = {"SHIFT": by.shift, "ZERO": by.zero_point, "LOW": by.low, "HIGH": by.high}
         factors = None if by.multiplier is None else self.graph.constants[by.multiplier]
@@ -311,7 +309,11 @@ def _geometry(windows: Windows, lanes: int) -> dict[str, Parameter]:
 
 def _rows(windows: Windows, lanes: int, words_of_result: int, depth: int) -> RowFlow:
     return RowFlow(
-        windows, windows.size[1] * windows.channels // lanes, windows.out[1] * words_of_result, windows.ring_rows(), depth
+        windows,
+        windows.size[1] * windows.channels // lanes,
+        windows.out[1] * words_of_result,
+        windows.ring_rows(),
+        depth,
     )
 
 

@@ -1,4 +1,4 @@
-"""What the memories of units begin with: weights, biases, multipliers and tables in the order in which they are read."""
+"""What the memories of units begin with: weights, biases, multipliers, tables, in the order in which they are read."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.deploy.ir.graph import Integers
-from stoker.deploy.rtl.folding import Folding, Work
-from stoker.deploy.rtl.structure import Memory
+from stoker.deploy.rtl.folding import Folding, LayerWork
+from stoker.deploy.rtl.structure import MemoryFile
 
 
-def packed(numbers: Integers, bits: int) -> Memory:
+def packed(numbers: Integers, bits: int) -> MemoryFile:
     """A word for each row of numbers, the first number lowest.
 
     Args:
@@ -20,10 +20,12 @@ def packed(numbers: Integers, bits: int) -> Memory:
     whole = numbers.astype(np.int64)
     planes: NDArray[np.uint8] = ((whole[:, :, None] >> np.arange(bits)) & 1).astype(np.uint8)
     lines = np.packbits(planes.reshape(len(whole), -1), axis=1, bitorder="little")
-    return Memory(bits=bits * numbers.shape[1], words=tuple(int.from_bytes(line.tobytes(), "little") for line in lines))
+    return MemoryFile(
+        bits=bits * numbers.shape[1], words=tuple(int.from_bytes(line.tobytes(), "little") for line in lines)
+    )
 
 
-def weight_words(weight: Integers, work: Work, folding: Folding, bits: int) -> Memory:
+def weight_words(weight: Integers, work: LayerWork, folding: Folding, bits: int) -> MemoryFile:
     """The weights of one window's beats, each word those of PE sums with their taps and lanes.
 
     Args:
@@ -44,6 +46,6 @@ def weight_words(weight: Integers, work: Work, folding: Folding, bits: int) -> M
     return packed(ordered.reshape(-1, work.multipliers(folding)), bits)
 
 
-def by_channel(numbers: Integers, lanes: int, bits: int) -> Memory:
+def by_channel(numbers: Integers, lanes: int, bits: int) -> MemoryFile:
     """Numbers of channels, ``lanes`` of them in a word."""
     return packed(numbers.reshape(-1, lanes), bits)

@@ -14,7 +14,7 @@ Parameter = int | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class WordStream:
     """Words of a value.
 
     Attributes:
@@ -38,7 +38,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class MemoryFile:
     """A file that a unit's memory begins with: one word a line, the first lane lowest.
 
     Attributes:
@@ -56,7 +56,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class DesignNode:
     """A unit, or what joins units.
 
     Attributes:
@@ -71,13 +71,13 @@ class Node:
         layer: the value of the graph that it computes; empty for what only joins.
     """
 
-    stream: Stream
+    stream: WordStream
     module: str
     sources: tuple[str, ...]
     flow: Flow
     cycles: int
     parameters: Mapping[str, Parameter] = field(default_factory=dict[str, Parameter])
-    memories: Mapping[str, Memory] = field(default_factory=dict[str, Memory])
+    memories: Mapping[str, MemoryFile] = field(default_factory=dict[str, MemoryFile])
     multipliers: int = 0
     layer: str = ""
 
@@ -112,17 +112,19 @@ class Structure:
         outputs: ends where results leave.
     """
 
-    nodes: Mapping[str, Node]
+    nodes: Mapping[str, DesignNode]
     inputs: tuple[End, ...]
     outputs: tuple[End, ...]
 
-    def stream(self, end: End) -> Stream:
+    def stream(self, end: End) -> WordStream:
         """The words of an end."""
         return self.nodes[end.stream].stream
 
     def readers(self, name: str) -> list[tuple[str, int]]:
         """Nodes that read a stream, each with the number of its input; outputs of the design are named ``""``."""
-        found = [(node.name, at) for node in self.nodes.values() for at, each in enumerate(node.sources) if each == name]
+        found = [
+            (node.name, at) for node in self.nodes.values() for at, each in enumerate(node.sources) if each == name
+        ]
         return found + [("", at) for at, end in enumerate(self.outputs) if end.stream == name]
 
     @property
@@ -155,14 +157,14 @@ class Structure:
         Args:
             depths: words by node and number of its input; 0 for none.
         """
-        nodes: dict[str, Node] = {}
+        nodes: dict[str, DesignNode] = {}
         for name, node in self.nodes.items():
             sources = list(node.sources)
             for at, source in enumerate(node.sources):
                 if depth := depths.get((name, at), 0):
                     words = replace(self.nodes[source].stream, name=f"{name}_fifo{at}")
                     parameters: dict[str, Parameter] = {"W": words.width, "DEPTH": depth}
-                    nodes[words.name] = Node(
+                    nodes[words.name] = DesignNode(
                         stream=words, module="fifo", sources=(source,), parameters=parameters,
                         flow=ThroughFlow(1, depth), cycles=words.words,
                     )  # fmt: skip

@@ -1,10 +1,10 @@
-"""The top module of a design as text: AXI4-Stream in and out, AXI4-Lite beside them, units and streams between."""
+"""The top module of a design as text: AXI4-WordStream in and out, AXI4-Lite beside them, units and streams between."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stoker.deploy.rtl.structure import Node, Stream, Structure
+from stoker.deploy.rtl.structure import DesignNode, Structure, WordStream
 
 TOP = "accelerator"
 _INDENT = "    "
@@ -16,12 +16,12 @@ _AXI_LITE = (
 )  # fmt: skip
 
 
-def beat_bytes(stream: Stream) -> int:
+def beat_bytes(stream: WordStream) -> int:
     """Of a word on the outside, where each number has whole bytes."""
     return stream.lanes * number_bytes(stream)
 
 
-def number_bytes(stream: Stream) -> int:
+def number_bytes(stream: WordStream) -> int:
     """Of a number on the outside."""
     return -(-stream.bits // 8)
 
@@ -73,7 +73,7 @@ def _body(structure: Structure, digest: str) -> Iterator[str]:
     yield from _registers(structure, digest)
 
 
-def _node(structure: Structure, node: Node) -> Iterator[str]:
+def _node(structure: Structure, node: DesignNode) -> Iterator[str]:
     """A node's stream, its unit, and the branches of its stream if several read it."""
     name, stream = node.name, node.stream
     if node.layer:
@@ -93,13 +93,11 @@ def _node(structure: Structure, node: Node) -> Iterator[str]:
         yield f"{_INDENT}logic [{count - 1}:0] {name}_all_valid, {name}_all_ready;"
         yield f"{_INDENT}fork_stream #(.W({stream.width}), .READERS({count})) {name}_fork ("
         yield f"{_INDENT * 2}.clk(aclk), .rst, .in_data({name}_data), .in_valid({name}_valid), .in_ready({name}_ready),"
-        yield (
-            f"{_INDENT * 2}.out_data({name}_all_data), .out_valid({name}_all_valid), .out_ready({name}_all_ready)"
-        )
+        yield (f"{_INDENT * 2}.out_data({name}_all_data), .out_valid({name}_all_valid), .out_ready({name}_all_ready)")
         yield f"{_INDENT});"
 
 
-def _instance(structure: Structure, node: Node) -> Iterator[str]:
+def _instance(structure: Structure, node: DesignNode) -> Iterator[str]:
     given = ", ".join(
         f".{key}({_literal(value)})" for key, value in node.parameters.items()
     )  # fmt: skip
@@ -203,7 +201,7 @@ def _beats(name: str, words: int, step: str, last: str = "") -> str:
     )
 
 
-def _stream_ports(name: str, stream: Stream, forth: str, back: str) -> list[str]:
+def _stream_ports(name: str, stream: WordStream, forth: str, back: str) -> list[str]:
     return [
         _port(forth, 8 * beat_bytes(stream), f"{name}_tdata"), _port(forth, 1, f"{name}_tvalid"),
         _port(back, 1, f"{name}_tready"), _port(forth, 1, f"{name}_tlast"),

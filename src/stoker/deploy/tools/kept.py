@@ -60,7 +60,9 @@ def default_folder() -> Path:
 def _check(path: Path) -> None:
     seal = path / _SEAL
     if not seal.is_file() or seal.read_text(encoding="ascii", errors="replace") != _seal(path):
-        raise ToolError(f"`{path}` must be what a tool made, and was changed since; remove it and run the command again")
+        raise ToolError(
+            f"`{path}` must be what a tool made, and was changed since; remove it and run the command again"
+        )
 
 
 def _seal(path: Path) -> str:

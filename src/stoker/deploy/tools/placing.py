@@ -42,7 +42,16 @@ def place(netlist: Path, part: Fpga, folder: Path | None = None, *, limit_s: flo
     """
     package = f"yowasp-nextpnr-{part.family}"
     prepare(package)
-    options = [*part.options, "--seed", str(seed), "--freq", str(_WANTED_MHZ), "--timing-allow-fail", "--report", _REPORT]
+    options = [
+        *part.options,
+        "--seed",
+        str(seed),
+        "--freq",
+        str(_WANTED_MHZ),
+        "--timing-allow-fail",
+        "--report",
+        _REPORT,
+    ]
     text = netlist.read_text(encoding="utf-8")
 
     def make(made: Path) -> None:

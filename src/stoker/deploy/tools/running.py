@@ -1,4 +1,4 @@
-"""Runs a tool as a child process: with a limit of time, a line that shows it is at work, and its own words on failure."""
+"""Runs a tool as a child process: a limit of time, a line that shows it is at work, its own words when it fails."""
 
 from __future__ import annotations
 

@@ -66,7 +66,9 @@ def synthesise(design: Path, part: Fpga, folder: Path | None = None, *, limit_s:
     def make(made: Path) -> None:
         for name, text in texts.items():
             (made / name).write_text(text, encoding="utf-8")
-        run_tool([*command_of(YOSYS), "-q", "-p", script], folder=made, limit_s=limit_s, doing="synthesising the design")
+        run_tool(
+            [*command_of(YOSYS), "-q", "-p", script], folder=made, limit_s=limit_s, doing="synthesising the design"
+        )
         for name in texts:
             (made / name).unlink()
 

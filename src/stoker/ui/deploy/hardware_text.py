@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.core.units import format_seconds
-from stoker.records.hardware import DesignSummary, FittedDesign, VerifiedDesign
+from stoker.records.deploy.hardware import DesignSummary, FittedDesign, VerifiedDesign
 from stoker.ui.blocks import join, titled
 from stoker.ui.report_text import Style
 from stoker.ui.tables import render_facts, render_table

@@ -1,0 +1,1 @@
+"""What `stoker deploy` comes to: designs, and what tools found of them."""
