@@ -80,6 +80,8 @@ BARS = (
     "sim_speed",
     "allocator_scale",
     "cluster_live",
+    "deploy_exact_rtl",
+    "deploy_build",
 )
 RESULTS = Path(__file__).parent / "results"
 _VERSIONS = ("torch", "numpy", "opencv-python-headless", "msgspec")

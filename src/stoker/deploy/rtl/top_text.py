@@ -1,4 +1,4 @@
-"""The top module of a design as text: AXI4-WordStream in and out, AXI4-Lite beside them, units and streams between."""
+"""The top module of a design as text: AXI4-Stream in and out, AXI4-Lite beside them, units and streams between."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def place(netlist: Path, part: Fpga, folder: Path | None = None, *, limit_s: flo
         MissingExtraError: nextpnr is not installed.
         ToolError: it fails (a part that is too small, too), or takes too long.
     """
-    package = f"yowasp-nextpnr-{part.family}"
+    package = nextpnr(part)
     prepare(package)
     options = [
         *part.options,
@@ -68,3 +68,8 @@ def place(netlist: Path, part: Fpga, folder: Path | None = None, *, limit_s: flo
         return PlacedDesign(clock_mhz=min(clocks), used={kind: each for kind, each in used.items() if each[0]})
     except (OSError, KeyError, TypeError, ValueError, msgspec.DecodeError) as error:
         raise ToolError(f"`{found / _REPORT}` must hold nextpnr's report, got {error!r}") from error
+
+
+def nextpnr(part: Fpga) -> str:
+    """The tool that places designs on a part."""
+    return f"yowasp-nextpnr-{part.family}"

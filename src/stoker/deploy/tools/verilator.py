@@ -53,7 +53,7 @@ def simulator(design: Path, folder: Path | None = None, *, limit_s: float = _LIM
     """
     description = read_design(design)
     harness = Path(__file__).with_name("harness.cpp").read_text(encoding="utf-8")
-    runtime = _runtime(folder, limit_s)
+    library = runtime(None, limit_s) / "runtime.a"  # the same for all, wherever their simulators are kept
     ports = ports_header(description)
 
     def make(made: Path) -> None:
@@ -67,7 +67,7 @@ def simulator(design: Path, folder: Path | None = None, *, limit_s: float = _LIM
         (made / "obj/all.cpp").write_text("".join(f'#include "{name}"\n' for name in sources), encoding="utf-8")
         (made / "obj/ports.hpp").write_text(ports, encoding="utf-8")
         (made / "obj/harness.cpp").write_text(harness, encoding="utf-8")
-        command = [*_compile("-Iobj"), "-o", SIMULATOR, "obj/all.cpp", "obj/harness.cpp", str(runtime / "runtime.a")]
+        command = [*_compile("-Iobj"), "-o", SIMULATOR, "obj/all.cpp", "obj/harness.cpp", str(library)]
         run_tool([*command, "-pthread"], folder=made, limit_s=limit_s, doing="compiling the simulator")
         for each in (made / "obj").iterdir():
             each.unlink()
@@ -90,8 +90,14 @@ def _macro(at: int, end: DesignEnd) -> str:
     return f"X({at}, {end.lanes * end.number_bytes}, {end.words})"
 
 
-def _runtime(folder: Path | None, limit_s: float) -> Path:
-    """Verilator's own runtime, compiled once for all designs: it is most of a build."""
+def runtime(folder: Path | None = None, limit_s: float = _LIMIT_S) -> Path:
+    """The folder of Verilator's own runtime, compiled once for all designs: it is most of a build.
+
+    Raises:
+        MissingExtraError: Verilator is not installed.
+        ToolError: it is not compiled in time.
+        RuntimeError: there is no C++ compiler.
+    """
 
     def make(made: Path) -> None:
         objects: list[str] = []
