@@ -18,6 +18,7 @@ PACKAGES = (
     "cache",
     "cli",
     "core",
+    "deploy",
     "feed",
     "graph",
     "perf",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ def capture(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Captured
     training = {name for name, each in module.named_modules() if each.training}
     try:
         module.eval()
-        program = torch.export.export(module, tuple(inputs), dynamic_shapes=tuple({0: batch} for _ in inputs))
+        program = torch.export.export(module, tuple(inputs), dynamic_shapes=_dynamic(module, inputs, batch))
     except Exception as error:  # whatever a user's forward and torch's tracer raise
         raise ModelImportError(
             f"`{type(module).__name__}` must be exportable with a batch of any size, and torch.export says: "
@@ -82,6 +83,14 @@ def capture(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Captured
         tuple(users),
         tuple(str(name) for name in signature.user_outputs),
     )
+
+
+def _dynamic(module: torch.nn.Module, inputs: Sequence[torch.Tensor], batch: Any) -> dict[str, Any]:
+    """The batch as first axis of each argument, by name; of several under one star, each."""
+    bound = inspect.signature(module.forward).bind(*inputs).arguments
+    return {
+        name: tuple({0: batch} for _ in each) if isinstance(each, tuple) else {0: batch} for name, each in bound.items()
+    }
 
 
 def where(node: fx.Node) -> str:

@@ -353,10 +353,13 @@ def _mean(divided: bool) -> Handler:
         if given.get("keepdim"):
             at.add(FloatMean, node, [source], axes=axes, divided=divided)
             return
-        kept = f"{node.name}.kept"
+        # What was observed has the node's name; the axes that it drops are dropped afterwards.
+        kept, dropped = node.name, f"{node.name}.flat"
         at.add(FloatMean, node, [source], name=kept, axes=axes, divided=divided)
         at.shapes[kept] = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
-        at.add(FloatReshape, node, [kept], shape=at.shape(node))
+        at.add(FloatReshape, node, [kept], name=dropped, shape=at.shape(node))
+        at.shapes[dropped] = at.shape(node)
+        at.alias(node, dropped)
 
     return handle
 

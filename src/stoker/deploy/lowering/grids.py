@@ -18,7 +18,7 @@ _PERCENT = 99.95
 _CUTS = np.linspace(1.0, 0.3, 36)
 """Shares of the whole range that are tried for the least squared error."""
 _LEAST = 1e-30
-"""Half width below which a range counts as this wide: a constant 0 has a scale too."""
+"""Width below which a range is as good as none; a constant 0 has a scale too, for a range of 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ def grid_of(low: float, high: float, bits: int) -> Grid:
     """The grid of a range, which is widened to hold 0: unsigned where nothing is negative."""
     low, high = float(min(low, 0.0)), float(max(high, 0.0))
     if high - low < _LEAST:
-        high = low + _LEAST
+        high = low + 1.0
     least, _ = type_range(bits, low < 0)
     scale = (high - low) / ((1 << bits) - 1)
     return Grid(bits=bits, signed=low < 0, scale=scale, zero_point=round(least - low / scale))
