@@ -1,4 +1,4 @@
-"""From a trained module to a placed design: quantised, verified, synthesised, placed and routed; how long, which clock."""
+"""A trained module becomes a placed design: quantised, verified, synthesised, routed; how long, and which clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.support.harness import Bar, Options, Report, run
 BAR = Bar(
     "deploy_build",
     "the residual CNN of digits: quantised, verified over the test set, synthesised, placed and routed on an ECP5-6 in "
-    "at most 120 s with the tools prepared (quick: a dense layer of it in 40 s); at least 80 MHz by the tools' estimate",
+    "at most 120 s, tools prepared (quick: a dense layer of its size in 40 s); at least 80 MHz by the tools' estimate",
     headline=("seconds", "clock_mhz", "prepared_s"),
 )
 _CLOCK_MHZ = 80
@@ -25,20 +25,18 @@ def measure(options: Options) -> Report:
     try:
         import torch
 
-        from benchmarks.programs.digit_models import digits, trained
+        from benchmarks.support.deployed import task
         from stoker.deploy.engines.ends import taken
         from stoker.deploy.hardware.designing import chosen_foldings, design
         from stoker.deploy.hardware.fitting import fit
         from stoker.deploy.hardware.verification import verify
         from stoker.deploy.importing.quantising import quantise
-        from stoker.deploy.importing.samples import gather
         from stoker.deploy.tools.devices import fpga
         from stoker.deploy.tools.placing import nextpnr
         from stoker.deploy.tools.synthesis import YOSYS
         from stoker.deploy.tools.verilator import runtime
         from stoker.deploy.tools.wasm import prepare
 
-        train, test = digits()
         part = fpga(_DEVICE)
         begun = time.monotonic()
         if options.size != "tiny":  # which places nothing: preparing takes minutes
@@ -50,8 +48,8 @@ def measure(options: Options) -> Report:
         return report
     report.figure("prepared_s", time.monotonic() - begun)
     torch.set_num_threads(1)
-    samples, images = train.batches(), test.images
-    model = trained("residual CNN", train, epochs=options.pick(12, 12, 1))
+    made = task("residual", epochs=options.pick(20, 10, 1))
+    model = made.module
     if options.size != "full":
         # One unit of it: the hidden layer, on images instead of the convolutions' results.
         model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 32), torch.nn.ReLU()).eval()
@@ -66,11 +64,12 @@ def measure(options: Options) -> Report:
 
     with tempfile.TemporaryDirectory() as name:
         folder, kept = Path(name, "design"), Path(name, "kept")
-        graph = quantise(model, gather(samples, len(train.labels))).graph
+        graph = quantise(model, made.known).graph
         step("quantised")
         design(graph, chosen_foldings(graph), folder)
         step("written")
-        found = verify(graph, folder, taken(graph, {graph.inputs[0].name: images.numpy()}), kept_in=kept)
+        arrays = made.unseen.arrays([port.name for port in graph.inputs])
+        found = verify(graph, folder, taken(graph, arrays), kept_in=kept)
         step("verified")
         report.at_most("differing", "outputs that differ", [float(sum(way.differing for way in found.ways))], 0, 0)
         if options.size == "tiny":
