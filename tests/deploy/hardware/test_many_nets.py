@@ -9,7 +9,7 @@ from stoker.deploy.hardware.verification import problem_of, random_samples
 from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.tools.simulation import Stalls
 from tests.deploy.hardware.live import LiveDesign, needs_verilator
-from tests.deploy.rtl.nets import NetBuilder, any_net, random_foldings, together
+from tests.deploy.rtl.nets import NetBuilder, any_net, random_foldings, together, tower
 
 pytestmark = [pytest.mark.integration, needs_verilator]
 SAMPLES = 24
@@ -34,6 +34,20 @@ def test_all_outputs_are_the_laws(tmp_path: Path, first: int, fifos: str) -> Non
             measured = [seen.interval(at) for at in range(len(structure.outputs))]
             closed = [structure.cycles_of(end) for end in structure.outputs]
             assert measured == pytest.approx(closed, rel=0.01)
+
+
+@pytest.mark.slow("compiles a simulator")
+def test_rows_of_tables_sums_of_them_and_numbers_side_by_side(tmp_path: Path) -> None:
+    graph = tower(4)
+    structure = lower(graph, random_foldings(graph, 4))
+    live = LiveDesign(graph, structure, tmp_path / "design")
+    inputs = random_samples(graph, SAMPLES, 4)
+    (result,) = live.law(inputs)
+    for stalls in (Stalls(seed=1), Stalls(seed=2, before=0.3, after=0.3)):
+        got, seen = live.run(inputs, stalls)
+        assert not problem_of(seen, live.description, SAMPLES)
+        assert (got[result] == live.law(inputs)[result]).all()
+        assert seen.interval() == pytest.approx(structure.cycles, rel=0.01 if not stalls.before else 0.1)
 
 
 @pytest.mark.slow("compiles a simulator")

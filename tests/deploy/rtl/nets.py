@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from stoker.deploy.arithmetic.computing import compute, sums_of
@@ -111,9 +112,27 @@ class NetBuilder:
         name = self._constant(self.random.integers(low, high + 1, 1 << self.values[source].bits, dtype=np.int32))
         return self._add(op.Table(source=source, output=output, table=name))
 
-    def concat(self, first: str, second: str) -> str:
-        output = self._like(first)
-        return self._add(op.Concat(sources=(first, second), output=output, axis=len(self.values[first].shape) - 1))
+    def concat(self, *sources: str) -> str:
+        output = self._like(sources[0])
+        return self._add(op.Concat(sources=sources, output=output, axis=len(self.values[sources[0]].shape) - 1))
+
+    def rows(self, shape: tuple[int, ...], size: int, *, num_rows: int = 11, bits: int = 8, bag: bool = False) -> str:
+        """Rows of a table by indices of a new input; with ``bag`` sums over the last axis of the indices."""
+        source = self._value(shape, 32, signed=True, zero_point=0)
+        self.inputs.append(source)
+        self.values[source] = structs.replace(self.values[source], low=0, high=num_rows - 1)
+        self.seen[source] = self.random.integers(0, num_rows, (_SEEN, *shape), dtype=np.int32)
+        low, high = type_range(bits, True)
+        table = self._constant(self.random.integers(low, high + 1, (num_rows, size), dtype=np.int32))
+        if not bag:
+            output = self._value((1,), bits, signed=True)
+            return self._add(op.Embedding(source=source, output=output, table=table))
+        return self._requantised(
+            lambda output, by: op.EmbeddingBag(
+                source=source, output=output, table=table, table_bits=bits, requantiser=by
+            ),
+            bits, signed=True, channels=1,
+        )  # fmt: skip
 
     def flat(self, source: str) -> str:
         output = self._like(source, (self.values[source].elements,))
@@ -315,3 +334,13 @@ def any_net(seed: int, prefix: str = "") -> IntegerGraph:
     if one_of(True, False):
         at = net.mean(at, bits())
     return net.graph(net.dense(net.flat(at), one_of(1, 3, 4, 10), bits(), weight_bits=int(random.integers(2, 9))))
+
+
+def tower(seed: int) -> IntegerGraph:
+    """Rows of two tables, a sum of rows of a third, and plain numbers, through two dense layers."""
+    net = NetBuilder(seed)
+    first, second = net.rows((), 6), net.rows((), 4, num_rows=5)
+    bag, plain = net.rows((5,), 8, bag=True), net.input((4,))
+    for name in (first, second, plain):  # numbers side by side have one zero point
+        net.values[name] = structs.replace(net.values[name], zero_point=net.values[bag].zero_point)
+    return net.graph(net.dense(net.dense(net.concat(first, second, bag, plain), 8), 3))

@@ -6,9 +6,9 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -78,7 +78,7 @@ def _batches(graph: IntegerGraph, loader: str, most: int | None) -> Mapping[str,
     gathered: list[list[Any]] = [[] for _ in graph.inputs]
     count = 0
     for batch in load_function(*parted(loader))():
-        parts = batch if isinstance(batch, (list, tuple)) else [batch]
+        parts: list[Any] = list(cast("Sequence[Any]", batch)) if isinstance(batch, (list, tuple)) else [batch]
         if len(parts) < len(gathered):
             raise ConfigError(f"`{loader}` must return batches with {len(gathered)} inputs, got {len(parts)}")
         for kept, part in zip(gathered, parts, strict=False):

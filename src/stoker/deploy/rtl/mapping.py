@@ -106,6 +106,8 @@ class _Building:
                 self._sum(operation)
             case op.Table():
                 self._table(operation)
+            case op.Embedding() | op.EmbeddingBag():
+                self._lookup(operation)
             case op.Concat():
                 self._concat(operation)
             case op.Reshape():
@@ -262,24 +264,59 @@ class _Building:
             made.elements // lanes, parameters=parameters, memories={"entries": entries}, layer=operation.output,
         )  # fmt: skip
 
-    def _concat(self, operation: op.Concat) -> None:
-        values = self.graph.values
-        shape = values[operation.output].shape
-        if operation.axis != len(shape) - 1 or len(operation.sources) != 2:
-            raise ValueError(
-                f"`{operation.output}` must join the channels of two values, got {len(operation.sources)} "
-                f"along axis {operation.axis}"
-            )
-        channels = [values[name].shape[-1] for name in operation.sources]
-        common = math.gcd(*channels)
-        lanes = _even_lanes(values[operation.output].elements, common, self.cycles)
-        first, second = (each // lanes for each in channels)
+    def _lookup(self, operation: op.Embedding | op.EmbeddingBag) -> None:
+        graph, made = self.graph, self.graph.values[operation.output]
+        source, table = graph.values[operation.source], graph.constants[operation.table]
+        size, count = table.shape[1], 1
+        laws: dict[str, Parameter] = {}
+        factors: dict[str, MemoryFile] = {}
+        bits = acc_bits = made.bits
+        if isinstance(operation, op.EmbeddingBag):
+            count, bits = source.shape[-1], operation.table_bits
+            acc_bits = max(bits, accumulator(operation, graph.values, graph.constants).bits)
+        windows = Windows(size=(1, count), channels=1, kernel=(1, count), images=source.elements // count)
+        visits = source.elements * size
+        lanes = _even_lanes(visits, size, self.cycles)
+        words = size // lanes
+        if isinstance(operation, op.EmbeddingBag):
+            laws, factors = self._law(operation, operation.requantiser, lanes, made)
+        depth = -(-(_WINDOW_CYCLES + 3 + _LAW_CYCLES + _TURN_CYCLES) // count) + 1
+        # Rows begin at a power of two.
+        padded = np.zeros((len(table), 1 << max(1, (words - 1).bit_length()), lanes), np.int64)
+        padded[:, :words] = table.reshape(len(table), words, lanes)
+        parameters: dict[str, Parameter] = {
+            "LANES": lanes, "IN_W": source.bits, "COUNT": count, "ROWS_OF_TABLE": len(table), "WORDS": words,
+            "SUMMED": int(isinstance(operation, op.EmbeddingBag)), "ENTRY_W": bits, "ACC_W": acc_bits, "OUT_W": made.bits,
+            "ROWS": windows.ring_rows(), "DEPTH": depth, **laws,
+        }  # fmt: skip
         self.put(
-            operation.output, "concat_stream", tuple(self._source(name, lanes) for name in operation.sources), lanes,
-            JoinedFlow(first, second), values[operation.output].elements // lanes,
-            parameters={"W": lanes * values[operation.output].bits, "FIRST": first, "SECOND": second},
-            layer=operation.output,
+            operation.output, "lookup_unit", (self._source(operation.source, 1),), lanes,
+            _rows(windows, 1, words, depth), visits // lanes, parameters=parameters,
+            memories={"entries": packed(padded.reshape(-1, lanes), bits), **factors}, layer=operation.output,
+            multipliers=lanes * REQUANTISER_MULTIPLIERS if factors else 0,
         )  # fmt: skip
+
+    def _concat(self, operation: op.Concat) -> None:
+        values, made = self.graph.values, self.graph.values[operation.output]
+        if operation.axis != len(made.shape) - 1:
+            raise ValueError(f"`{operation.output}` must join channels, the last axis, got axis {operation.axis}")
+        channels = [values[name].shape[-1] for name in operation.sources]
+        lanes = _even_lanes(made.elements, math.gcd(*channels), self.cycles)
+        pixels = made.elements // made.shape[-1]
+        joined = self._source(operation.sources[0], lanes)
+        before = channels[0] // lanes
+        for name, count in zip(operation.sources[1:], channels[1:], strict=True):
+            more = count // lanes
+            sources, stream = (joined, self._source(name, lanes)), self.nodes[joined].stream
+            joined = f"u{len(self.nodes)}_joined"
+            words = pixels * (before + more)
+            self.nodes[joined] = DesignNode(
+                stream=replace(stream, name=joined, words=words), module="concat_stream", sources=sources,
+                flow=JoinedFlow(before, more), cycles=words, layer=operation.output,
+                parameters={"W": stream.width, "FIRST": before, "SECOND": more},
+            )  # fmt: skip
+            before += more
+        self.streams[operation.output] = joined
 
     def _law(
         self, operation: op.Operation, by: op.Requantiser, lanes: int, made: IntegerValue

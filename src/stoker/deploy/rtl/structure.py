@@ -140,7 +140,7 @@ class Structure:
     def cycles_of(self, end: End) -> int:
         """Of a sample of one output: those of the slowest node or stream that it depends on."""
         wanted, most = {end.stream}, 0
-        for name, node in reversed(self.nodes.items()):
+        for name, node in reversed(list(self.nodes.items())):
             if name in wanted:
                 wanted.update(node.sources)
                 most = max(most, node.cycles, node.stream.words)
