@@ -286,7 +286,8 @@ class _Building:
         padded[:, :words] = table.reshape(len(table), words, lanes)
         parameters: dict[str, Parameter] = {
             "LANES": lanes, "IN_W": source.bits, "COUNT": count, "ROWS_OF_TABLE": len(table), "WORDS": words,
-            "SUMMED": int(isinstance(operation, op.EmbeddingBag)), "ENTRY_W": bits, "ACC_W": acc_bits, "OUT_W": made.bits,
+            "SUMMED": int(isinstance(operation, op.EmbeddingBag)),
+            "ENTRY_W": bits, "ACC_W": acc_bits, "OUT_W": made.bits,
             "ROWS": windows.ring_rows(), "DEPTH": depth, **laws,
         }  # fmt: skip
         self.put(
