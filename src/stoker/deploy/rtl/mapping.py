@@ -32,8 +32,6 @@ _TURN_CYCLES = 4
 WIDEST_TABLE = 12
 """Bits of a number whose table still is a small memory."""
 
-Supported = op.Linear | op.Convolution | op.MaxPool | op.SumPool | op.Mean | op.Add | op.Rescale | op.Table | op.Concat
-
 
 def lower(
     graph: IntegerGraph, foldings: Mapping[str, Folding], *, fifos: Literal["full", "least"] = "full"

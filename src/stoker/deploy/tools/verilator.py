@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from stoker.core.compiling import compiler
-from stoker.core.errors import MissingExtraError
+from stoker.core.errors import MissingExtraError, ToolError
 from stoker.deploy.rtl.generate import DesignDescription, DesignEnd, read_design
 from stoker.deploy.tools.kept import kept
 from stoker.deploy.tools.running import run_tool
@@ -48,8 +48,7 @@ def simulator(design: Path, folder: Path | None = None, *, limit_s: float = _LIM
 
     Raises:
         MissingExtraError: Verilator is not installed.
-        ToolError: a step fails or takes too long.
-        RuntimeError: there is no C++ compiler.
+        ToolError: a step fails or takes too long, or there is no C++ compiler.
     """
     description = read_design(design)
     harness = Path(__file__).with_name("harness.cpp").read_text(encoding="utf-8")
@@ -74,7 +73,7 @@ def simulator(design: Path, folder: Path | None = None, *, limit_s: float = _LIM
         (made / "obj").rmdir()
 
     texts = [(design / name).read_text(encoding="utf-8") for name in description.files]
-    facts = [_version(), *compiler("the simulator of stoker deploy"), *_OPTIONS, *_VERILATE, ports, harness, *texts]
+    facts = [_version(), *_compiler(), *_OPTIONS, *_VERILATE, ports, harness, *texts]
     return kept("simulator", facts, make, folder) / SIMULATOR
 
 
@@ -95,8 +94,7 @@ def runtime(folder: Path | None = None, limit_s: float = _LIMIT_S) -> Path:
 
     Raises:
         MissingExtraError: Verilator is not installed.
-        ToolError: it is not compiled in time.
-        RuntimeError: there is no C++ compiler.
+        ToolError: it is not compiled in time, or there is no C++ compiler.
     """
 
     def make(made: Path) -> None:
@@ -111,13 +109,20 @@ def runtime(folder: Path | None = None, limit_s: float = _LIMIT_S) -> Path:
         for each in objects:
             (made / each).unlink()
 
-    facts = [_version(), *compiler("the simulator of stoker deploy"), *_OPTIONS, *_RUNTIME]
+    facts = [_version(), *_compiler(), *_OPTIONS, *_RUNTIME]
     return kept("runtime", facts, make, folder)
 
 
 def _compile(*more: str) -> Sequence[str]:
     include = _root() / "include"
-    return [*compiler("the simulator of stoker deploy"), *_OPTIONS, *more, f"-I{include}", f"-I{include / 'vltstd'}"]
+    return [*_compiler(), *_OPTIONS, *more, f"-I{include}", f"-I{include / 'vltstd'}"]
+
+
+def _compiler() -> list[str]:
+    try:
+        return compiler("the simulator of stoker deploy")
+    except RuntimeError as error:
+        raise ToolError(str(error)) from None
 
 
 def _root() -> Path:

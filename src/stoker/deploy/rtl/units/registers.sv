@@ -1,4 +1,4 @@
-// Control and counters over AXI4-Lite, words of 32 bits:
+// Control and counters over AXI4-Lite, words of 32 bits; samples are those of the first input and the first output:
 //   00 identity   04 the design's digest   08 status: 1 stuck, 2 a sample's end was misplaced; a write clears all
 //   0c cycles     10 samples in            14 samples out       18 cycles in which an input waited
 //   1c cycles in which an output waited    20 watchdog: cycles without a move before the design counts as stuck; 0: off
