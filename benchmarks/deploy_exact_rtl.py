@@ -12,7 +12,7 @@ from benchmarks.support.harness import Bar, Options, Report, run
 BAR = Bar(
     "deploy_exact_rtl",
     "designs of an MLP, a residual and a depthwise CNN and a recommender's tower, simulated over whole test sets, back "
-    "to back, with pauses on both sides and to a slow reader: 0 differing outputs, cycles within 1 % of the closed form",
+    "to back, with pauses on both sides, to a slow reader: 0 differing outputs, cycles within 1 % of the closed form",
     headline=("differing", "pace_off_frac", "module_to_verdict_s"),
 )
 MODELS = ("residual", "mlp", "depthwise", "tower")
