@@ -1,0 +1,1 @@
+"""Integer models: what making and proving them came to."""
