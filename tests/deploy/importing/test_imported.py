@@ -112,3 +112,9 @@ def test_a_rectifier_and_a_batch_norm_cost_no_operation() -> None:
     graph, _ = imported(module, make)
     assert [type(each).__name__ for each in graph.operations] == ["Convolution", "Convolution"]
     assert graph.operations[0].requantiser.low == graph.values[graph.operations[0].output].zero_point  # type: ignore[union-attr]
+
+
+def test_a_last_batch_may_be_smaller_where_the_batch_is_second() -> None:
+    module, make = MODULES["attention"]
+    torch.manual_seed(1)
+    assert import_module(module, Samples(make(150), None)).seen["transpose"].second_mean.size == 0

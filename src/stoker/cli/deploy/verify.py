@@ -14,7 +14,7 @@ import numpy as np
 
 from stoker.cli.arguments import Parser, whole
 from stoker.cli.output import print_json
-from stoker.core.definitions import load_function, parted
+from stoker.core.code.definitions import load_function, parted
 from stoker.core.errors import ConfigError
 from stoker.core.units import parse_seconds
 from stoker.deploy.engines.ends import taken

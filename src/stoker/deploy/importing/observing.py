@@ -25,25 +25,28 @@ class _Notes:
     def __init__(self) -> None:
         self.low, self.high = np.inf, -np.inf
         self.kept: list[Real] = []
-        self.sums: list[Any] = [0.0, 0.0]
-        self.counts = [0, 0]
+        self.totals: list[tuple[Real, int] | None] = [(np.zeros(0), 0), (np.zeros(0), 0)]
+        """Sums and counts by axis 1 and by the last one; None for an axis that is the batch's."""
 
     def add(self, array: Real, chance: np.random.Generator) -> None:
         self.low, self.high = min(self.low, float(array.min())), max(self.high, float(array.max()))
         flat = array.ravel()
         self.kept.append(flat if len(flat) <= _PER_BATCH else chance.choice(flat, _PER_BATCH, replace=False))
         for at, axis in enumerate((1, array.ndim - 1)):
-            if axis < array.ndim and axis > 0:
-                others = tuple(other for other in range(array.ndim) if other != axis)
-                self.sums[at] = self.sums[at] + array.sum(axis=others)
-                self.counts[at] += array.size // array.shape[axis]
+            self.totals[at] = self._total(at, array, axis) if 0 < axis < array.ndim else None
+
+    def _total(self, at: int, array: Real, axis: int) -> tuple[Real, int] | None:
+        before = self.totals[at]
+        own = array.sum(axis=tuple(other for other in range(array.ndim) if other != axis))
+        if before is None or before[0].size not in (0, own.size):
+            return None
+        return (before[0] + own if before[0].size else own), before[1] + array.size // array.shape[axis]
 
     def observed(self, chance: np.random.Generator) -> Observed:
         sample = np.concatenate(self.kept)
         if len(sample) > _KEPT:
             sample = chance.choice(sample, _KEPT, replace=False)
-        means = [np.atleast_1d(total / count) if count else np.zeros(0)
-                 for total, count in zip(self.sums, self.counts, strict=True)]  # fmt: skip
+        means = [np.zeros(0) if each is None or not each[1] else each[0] / each[1] for each in self.totals]
         return Observed(low=self.low, high=self.high, sample=sample, second_mean=means[0], last_mean=means[1])
 
 
@@ -96,7 +99,7 @@ def run(captured: Captured, inputs: Sequence[torch.Tensor], note: Callable[[str,
 
 
 class _Noting(fx.Interpreter):
-    """Runs node by node. An attention's scores and shares, which no node has, are computed beside it."""
+    """Runs node by node. An attention's scores and shares, which no node has, are computed separately."""
 
     def __init__(self, captured: Captured, note: Callable[[str, torch.Tensor], None]) -> None:
         super().__init__(captured.graph_module)

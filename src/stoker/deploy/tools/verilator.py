@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from stoker.core.compiling import compiler
+from stoker.core.code.compiling import compiler
 from stoker.core.errors import MissingExtraError, ToolError
 from stoker.deploy.rtl.generate import DesignDescription, DesignEnd, read_design
 from stoker.deploy.tools.kept import kept

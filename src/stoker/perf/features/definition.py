@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from stoker.core.definitions import parted
+from stoker.core.code.definitions import parted
 from stoker.core.errors import ConfigError, TracingError
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.program import TIMELINE

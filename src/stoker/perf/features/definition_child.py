@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import torch
 
-from stoker.core.definitions import load_function
+from stoker.core.code.definitions import load_function
 from stoker.core.errors import StokerError
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.program import TIMELINE

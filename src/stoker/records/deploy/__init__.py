@@ -1,1 +1,1 @@
-"""What `stoker deploy` comes to: designs, and what tools found of them."""
+"""What becomes of models: how integer ones compare with float, and what tools found of their designs."""
