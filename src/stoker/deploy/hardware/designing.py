@@ -14,7 +14,7 @@ from stoker.deploy.rtl.structure import Structure
 from stoker.records.deploy.hardware import DesignLayer, DesignSummary
 
 MULTIPLIERS = 24
-"""Of arrays, unless more are asked for: with two for each lane of a requantiser, what small parts have."""
+"""Multipliers of arrays, unless more are asked for: with two for each lane of a requantiser, what small parts have."""
 
 
 def chosen_foldings(

@@ -85,7 +85,7 @@ def _compared(
 
 
 def problem_of(outcome: Outcome, description: DesignDescription, samples: int) -> str:
-    """What was wrong beside the numbers; empty if nothing was."""
+    """What was wrong besides the numbers; empty if nothing was."""
     if outcome.wrong:
         return f"the outputs' protocol was broken: {outcome.wrong}"
     if outcome.stuck:

@@ -26,7 +26,7 @@ def least_depths(structure: Structure) -> Depths:
     for node in _joins(structure):
         begin = _beginning(structure, node)
         if begin is None:
-            continue  # the branches begin at inputs of their own, which nothing ties to each other
+            continue  # the branches begin at different inputs, which nothing ties to each other
         given = np.arange(structure.nodes[begin].stream.words + 1)
         made = _made(structure, begin, node, given)
         taken = node.flow.consumed(node.flow.produced(made))
@@ -38,7 +38,7 @@ def least_depths(structure: Structure) -> Depths:
 def full_speed_depths(structure: Structure) -> Depths:
     """For each input of a join, as many words as keep it from ever holding back the others.
 
-    The branches beside it can have been given so many words before n have left the join (``accepted``, composed along
+    The other branches can have been given so many words before n have left the join (``accepted``, composed along
     each path): what this branch makes of these must have a place.
     """
     least = least_depths(structure)

@@ -133,7 +133,7 @@ class JoinedFlow:
         return self.consumed(left)
 
     def consumed(self, left: Counts) -> list[Counts]:
-        """Of each turn, the first words of the one."""
+        """In each turn, the first words are those of the one."""
         turns, word = np.divmod(left, self.first + self.second)
         return [
             turns * self.first + np.minimum(word, self.first),

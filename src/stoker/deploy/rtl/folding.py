@@ -49,12 +49,12 @@ class LayerWork:
 
     @property
     def depthwise(self) -> bool:
-        """Whether each channel is a group of its own."""
+        """Whether each channel is a separate group."""
         return self.groups > 1 and self.groups == self.windows.channels == self.outputs
 
     @property
     def products(self) -> int:
-        """Of a sample."""
+        """Products of a sample."""
         windows = self.windows
         return windows.images * math.prod(windows.out) * windows.taps * windows.channels // self.groups * self.outputs
 
@@ -70,11 +70,11 @@ class LayerWork:
                     yield Folding(pe, lanes, taps)
 
     def multipliers(self, folding: Folding) -> int:
-        """Of the array; those of the requantiser are not counted."""
+        """Multipliers of the array; those of the requantiser are not counted."""
         return folding.pe * folding.taps * (1 if self.depthwise else folding.lanes)
 
     def cycles(self, folding: Folding) -> int:
-        """Of a sample, when nothing makes the unit wait: it never pauses between two."""
+        """Cycles of a sample, when nothing makes the unit wait: it never pauses between two."""
         return self.products // self.multipliers(folding)
 
     def sum_beats(self, folding: Folding) -> int:
@@ -154,7 +154,7 @@ def folded(works: Mapping[str, LayerWork], cycles: int) -> dict[str, Folding]:
 
 
 def total_multipliers(works: Mapping[str, LayerWork], foldings: Mapping[str, Folding]) -> int:
-    """Of all arrays."""
+    """Multipliers of all arrays."""
     return sum(work.multipliers(foldings[name]) for name, work in works.items())
 
 

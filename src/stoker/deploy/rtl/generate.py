@@ -22,7 +22,7 @@ class DesignEnd(msgspec.Struct, frozen=True, kw_only=True):
     port: str
     value: str
     words: int
-    """Of a sample."""
+    """Words of a sample."""
     lanes: int
     number_bytes: int
     signed: bool
@@ -32,7 +32,7 @@ class DesignDescription(msgspec.Struct, frozen=True, kw_only=True):
     """What a folder holds, and what is known of the design without running it."""
 
     digest: str
-    """Of all files beside this one."""
+    """Digest of all other files of the design."""
     source: str
     """Digest of the package that it was made from, or of its own files."""
     top: str
@@ -41,7 +41,7 @@ class DesignDescription(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[DesignEnd, ...]
     outputs: tuple[DesignEnd, ...]
     cycles: int
-    """Of a sample in a full pipeline."""
+    """Cycles of a sample in a full pipeline."""
     multipliers: int
     watchdog_cycles: int
     fifos: dict[str, int]
@@ -122,7 +122,7 @@ def _collect(name: str, texts: dict[str, str], order: list[str]) -> None:
 
 
 def _digest(texts: dict[str, str]) -> str:
-    """Of names and contents, in order of names."""
+    """Digest of names and contents, in order of names."""
     found = hashlib.sha256()
     for name in sorted(texts):
         found.update(f"{len(name)}:{name}{len(texts[name])}:{texts[name]}".encode())

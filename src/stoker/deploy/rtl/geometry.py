@@ -46,7 +46,7 @@ class Windows:
 
     @property
     def taps(self) -> int:
-        """Of a window."""
+        """Taps of a window."""
         return self.kernel[0] * self.kernel[1]
 
     @property

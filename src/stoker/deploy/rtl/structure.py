@@ -83,7 +83,7 @@ class DesignNode:
 
     @property
     def name(self) -> str:
-        """Of the node and its stream."""
+        """Name of the node and its stream."""
         return self.stream.name
 
 
@@ -134,11 +134,11 @@ class Structure:
 
     @property
     def cycles(self) -> int:
-        """Of a sample in a full pipeline: those of the slowest node or stream."""
+        """Cycles of a sample in a full pipeline: those of the slowest node or stream."""
         return max(max(node.cycles, node.stream.words) for node in self.nodes.values())
 
     def cycles_of(self, end: End) -> int:
-        """Of a sample of one output: those of the slowest node or stream that it depends on."""
+        """Cycles of a sample of one output: those of the slowest node or stream that it depends on."""
         wanted, most = {end.stream}, 0
         for name, node in reversed(list(self.nodes.items())):
             if name in wanted:
@@ -148,7 +148,7 @@ class Structure:
 
     @property
     def multipliers(self) -> int:
-        """Of all nodes."""
+        """Multipliers of all nodes."""
         return sum(node.multipliers for node in self.nodes.values())
 
     def with_fifos(self, depths: Mapping[tuple[str, int], int]) -> Structure:

@@ -1,4 +1,4 @@
-"""The top module of a design as text: AXI4-Stream in and out, AXI4-Lite beside them, units and streams between."""
+"""The top module of a design as text: AXI4-Stream in and out, AXI4-Lite next to them, units and streams between."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _AXI_LITE = (
 
 
 def beat_bytes(stream: WordStream) -> int:
-    """Of a word on the outside, where each number has whole bytes."""
+    """Bytes of a word on the outside, where each number has whole bytes."""
     return stream.lanes * number_bytes(stream)
 
 
 def number_bytes(stream: WordStream) -> int:
-    """Of a number on the outside."""
+    """Bytes of a number on the outside."""
     return -(-stream.bits // 8)
 
 
@@ -42,7 +42,7 @@ def top_text(structure: Structure, digest: str) -> str:
 
 
 def _head(structure: Structure) -> Iterator[str]:
-    yield "// Written by `stoker deploy rtl` from an integer graph; the units are in files of their own."
+    yield "// Written by `stoker deploy rtl` from an integer graph; each unit has its file."
     yield f"// A sample takes {structure.cycles:,} cycles in a full pipeline, on {structure.multipliers:,} multipliers."
     for kind, ends in (("s", structure.inputs), ("m", structure.outputs)):
         for at, end in enumerate(ends):

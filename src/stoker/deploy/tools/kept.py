@@ -44,7 +44,7 @@ def kept(kind: str, facts: Iterable[str], make: Callable[[Path], None], folder: 
         make(made)
         (made / _SEAL).write_text(_seal(made), encoding="ascii")
         try:
-            made.rename(path)  # whole or not at all, whoever else makes it
+            made.rename(path)  # whole or not at all, also where another process makes it
         except OSError:
             if not path.is_dir():
                 raise

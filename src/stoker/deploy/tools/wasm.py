@@ -39,7 +39,7 @@ def command_of(package: str) -> list[str]:
 
 
 def version_of(package: str) -> str:
-    """Of an installed tool."""
+    """Name and version of an installed tool."""
     return f"{package} {metadata.version(package)}"
 
 

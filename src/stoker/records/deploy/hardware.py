@@ -10,12 +10,12 @@ class DesignLayer(msgspec.Struct, frozen=True, kw_only=True):
 
     layer: str
     kind: str
-    """Of the unit."""
+    """Module of the unit."""
     fold: str
     """What it computes in a cycle, such as ``2 x 4 x 3``: results, channels, taps; empty for others."""
     multipliers: int
     cycles: int
-    """Of a sample."""
+    """Cycles of a sample."""
 
 
 class DesignSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ class DesignSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Between two samples in a full pipeline."""
     multipliers: int
     memory_bits: int
-    """Of weights, biases, multipliers and tables."""
+    """Bits of weights, biases, multipliers and tables."""
     fifos: dict[str, int]
     """Words of those in front of joins."""
 
@@ -40,7 +40,7 @@ class VerifiedWay(msgspec.Struct, frozen=True, kw_only=True):
     outputs: int
     """Numbers compared."""
     differing: int
-    """Of them; those of samples that never came out count."""
+    """Outputs that are not the law's; those of samples that never came out count."""
     interval: float
     """Cycles between two samples, measured in a full pipeline; 0 where there were too few."""
     latency: int
@@ -81,11 +81,11 @@ class FittedDesign(msgspec.Struct, frozen=True, kw_only=True):
     cycles: int
     """Between two samples."""
     latency_cycles: int
-    """Of a sample through an empty design, simulated."""
+    """Cycles of a sample through an empty design, simulated."""
 
     @property
     def latency_s(self) -> float:
-        """Of a sample through an empty design."""
+        """Latency of a sample through an empty design."""
         return self.latency_cycles / (self.clock_mhz * 1e6)
 
     @property
