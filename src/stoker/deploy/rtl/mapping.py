@@ -67,9 +67,11 @@ def lower(
 def _first_lanes(
     graph: IntegerGraph, works: Mapping[str, LayerWork], foldings: Mapping[str, Folding]
 ) -> dict[str, int]:
-    """Lanes of inputs: those of the first array that reads them."""
+    """Lanes of inputs: those of the first array that reads them; indices come one by one."""
     found: dict[str, int] = {}
     for operation in graph.operations:
+        if isinstance(operation, (op.Embedding, op.EmbeddingBag)):
+            found.setdefault(operation.source, 1)
         if operation.output in works:
             for source in op.sources_of(operation):
                 found.setdefault(source, foldings[operation.output].lanes)

@@ -22,8 +22,8 @@ def beat_bytes(stream: WordStream) -> int:
 
 
 def number_bytes(stream: WordStream) -> int:
-    """Bytes of a number on the outside."""
-    return -(-stream.bits // 8)
+    """Bytes of a number on the outside: 1, 2 or 4."""
+    return next(size for size in (1, 2, 4) if 8 * size >= stream.bits)
 
 
 def watchdog_cycles(structure: Structure) -> int:

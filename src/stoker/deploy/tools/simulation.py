@@ -101,16 +101,14 @@ def simulate(
 
 
 def _bytes(numbers: Integers, end: DesignEnd) -> bytes:
-    return numbers.astype(f"<i{_wide(end)}").view(np.uint8).reshape(-1, _wide(end))[:, : end.number_bytes].tobytes()
+    return numbers.astype(_dtype(end)).tobytes()
 
 
 def _numbers(data: bytes, end: DesignEnd) -> NDArray[np.int32]:
     whole = len(data) // (end.words * end.lanes * end.number_bytes)
-    kind = f"<{'i' if end.signed else 'u'}{end.number_bytes}"
-    found = np.frombuffer(data, kind, whole * end.words * end.lanes)
+    found = np.frombuffer(data, _dtype(end), whole * end.words * end.lanes)
     return found.reshape(whole, end.words * end.lanes).astype(np.int32)
 
 
-def _wide(end: DesignEnd) -> int:
-    """Bytes of NumPy's type that hold a number's."""
-    return next(size for size in (1, 2, 4, 8) if size >= end.number_bytes) if end.signed else 8
+def _dtype(end: DesignEnd) -> str:
+    return f"<{'i' if end.signed else 'u'}{end.number_bytes}"
