@@ -86,6 +86,8 @@ BARS = (
     "serve_swap",
     "allocator_scale",
     "cluster_live",
+    "deploy_exact_rtl",
+    "deploy_build",
 )
 RESULTS = Path(__file__).parent / "results"
 _VERSIONS = ("torch", "numpy", "opencv-python-headless", "msgspec")
