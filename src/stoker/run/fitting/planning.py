@@ -25,7 +25,7 @@ from stoker.run.fitting.devices import FitDevice, device_of
 from stoker.run.fitting.handing import FROM_FIRST, RANKED, assumed_link
 from stoker.run.fitting.pricing import on_device, priced
 from stoker.run.fitting.rank_planning import place_of, plans_of
-from stoker.run.fitting.tracing import Certified, TracedFit, default_folder, trace, trace_plan
+from stoker.run.fitting.tracing import Certified, default_folder, trace, trace_plan
 from stoker.run.settings import RunSettings
 from stoker.ui.fitting.words import write_plan
 
@@ -73,11 +73,16 @@ def plan_of(program: Sequence[str], device: FitDevice) -> FitPlan:
     name = program[1] if program[0] == "-m" and len(program) > 1 else program[0]
     traced = trace(program, device.target)
     question = FitQuestion(
-        name=os.path.basename(name), features=traced.features, 
+        name=os.path.basename(name), features=traced.features,
         timeline=priced(traced.features, traced.timeline, device),
         model=traced.model, budget=device.budget, device=device.name, emulated=device.emulated,
     )  # fmt: skip
-    return _Certifying(program, device, traced, question).plan()
+    return certified_plan(program, device, question)
+
+
+def certified_plan(program: Sequence[str], device: FitDevice, question: FitQuestion) -> FitPlan:
+    """The plan for a traced program, traced again in its form; the nearest miss where nothing fits."""
+    return _Certifying(program, device, question).plan()
 
 
 @dataclass(slots=True)
@@ -86,7 +91,6 @@ class _Certifying:
 
     program: Sequence[str]
     device: FitDevice
-    traced: TracedFit
     question: FitQuestion
 
     def plan(self) -> FitPlan:
@@ -139,7 +143,8 @@ class _Certifying:
 
         The parts' gradients are added in another order, so it is asked last.
         """
-        reason = self.traced.model.not_cut or ("the program compiles it" if self.traced.model.compiled else "")
+        model = self.question.model
+        reason = model.not_cut or ("the program compiles it" if model.compiled else "")
         reason = reason or self.question.barred.get("chunks", "")
         if not reason:
             others = tuple(each for each in nearest.measures if each.kind != "recompute")
@@ -169,7 +174,10 @@ class _Certifying:
 
     def _certified(self, plan: FitPlan, found: Certified) -> FitPlan:
         timeline = on_device(found.timeline, self.device)
-        peak = taken_of(timeline, emulated=self.device.emulated, expandable=bool(plan.of("expandable")))
+        peak = taken_of(
+            timeline, emulated=self.device.emulated, expandable=bool(plan.of("expandable")),
+            available=self.device.budget,
+        )  # fmt: skip
         return msgspec.structs.replace(
             plan, peak_bytes=peak, lacks_bytes=max(0, peak - self.device.budget), certified=True
         )

@@ -13,16 +13,15 @@ from dataclasses import dataclass, field
 
 import msgspec.structs
 
-from stoker.perf.features.lifetimes import MemoryTimeline
+from stoker.perf.features.lifetimes import GrowingHolder, MemoryTimeline
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.memory.choice.options import Options, has_foreach, why_not_used_up, with_options
 from stoker.perf.memory.choice.tree_choice import StepPart, choose_parts
 from stoker.perf.memory.choice.unit_costs import parts_of
-from stoker.perf.memory.choice.units import ModuleUnit, nested_units, repeated
-from stoker.perf.memory.needs import CONTEXT_BYTES
-from stoker.perf.memory.reserve import replay
-from stoker.perf.memory.timeline import peak_before, step_peak
-from stoker.records.fitting import FitMeasure, FitPlan, Keeps, RejectedFit, TracedModel
+from stoker.perf.memory.choice.units import ModuleUnit, all_units, nested_units, repeated
+from stoker.perf.memory.reserve import CONTEXT_BYTES, Reserve, replay
+from stoker.perf.memory.timeline import growing, peak_before, step_peak
+from stoker.records.fitting import FitMeasure, FitPlan, Keeps, MeasureKind, RejectedFit, TracedModel
 
 INTERVAL_FRAC = 0.005
 """Share of a predicted peak by which counted ones were above it: the budget is taken as less by so much."""
@@ -59,11 +58,20 @@ class FitQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
-    """Options and units, and what they come to."""
+class FitChoice:
+    """Options and units, and what they come to.
+
+    Attributes:
+        options: for the whole program.
+        keeps: what each repeated unit keeps, by its path.
+        timeline: of the step in this form.
+        peak: that it takes of the device.
+        added_s: seconds that it adds to a step.
+    """
 
     options: Options
     keeps: Mapping[str, Keeps]
+    timeline: MemoryTimeline
     peak: int
     added_s: float
 
@@ -75,13 +83,15 @@ def plan_fit(question: FitQuestion, *, margin: int = 0) -> FitPlan:
         question: to answer.
         margin: bytes that the peak must stay below the budget besides its interval.
     """
-    planner = _Planner(question)
-    plain = taken_of(question.timeline, emulated=question.emulated, expandable=False)
+    planner = FitPlanner(question)
+    plain = taken_of(
+        question.timeline, emulated=question.emulated, expandable=False, available=question.budget
+    )  # fmt: skip
     step_s = sum(call.seconds for call in question.timeline.calls) or None
     base = FitPlan(
         name=question.name, budget_bytes=question.budget, device=question.device, model=question.model.model,
         num_parameters=question.model.num_parameters, plain_bytes=plain, plain_step_s=step_s, peak_bytes=plain,
-        step_s=step_s,
+        step_s=step_s, notes=tuple(map(_said_to_grow, growing(question.timeline))),
     )  # fmt: skip
     if plain <= question.budget:
         return base
@@ -93,12 +103,36 @@ def plan_fit(question: FitQuestion, *, margin: int = 0) -> FitPlan:
     )  # fmt: skip
 
 
-def taken_of(timeline: MemoryTimeline, *, emulated: bool, expandable: bool) -> int:
-    """What a timeline takes of the device: bytes of tensors, or with what the allocator reserves and the context."""
+def taken_of(
+    timeline: MemoryTimeline, *, emulated: bool, expandable: bool, available: int | None = None
+) -> int:  # fmt: skip
+    """What a timeline takes of the device: bytes of tensors, or with what the allocator reserves and the context.
+
+    Args:
+        timeline: of a program.
+        emulated: whether bytes of tensors alone are counted.
+        expandable: whether segments of the allocator grow.
+        available: bytes of the device; where these are short, the allocator returns what it holds unused before it
+            gives up.
+    """
+    found = reserve_of(timeline, emulated=emulated, expandable=expandable, available=available)
+    return found.reserved + (0 if emulated else int(CONTEXT_BYTES))
+
+
+def reserve_of(
+    timeline: MemoryTimeline, *, emulated: bool, expandable: bool = False, available: int | None = None
+) -> Reserve:  # fmt: skip
+    """What is reserved for a timeline, without a context; arguments as those of :func:`taken_of`."""
     if emulated:
-        return max(step_peak(timeline).bytes, peak_before(timeline).bytes)
+        before = peak_before(timeline).bytes
+        most = max(step_peak(timeline).bytes, before)
+        return Reserve(most, most, before)
     found = replay(timeline, expandable=expandable, workspace_bytes=timeline.workspace_bytes)
-    return found.reserved + int(CONTEXT_BYTES)
+    room = None if available is None else available - int(CONTEXT_BYTES)
+    if room is None or found.reserved <= room or found.requested > room:
+        return found
+    within = replay(timeline, expandable=expandable, limit=room, workspace_bytes=timeline.workspace_bytes)
+    return found if within.full else within
 
 
 def _steps_alone(timeline: MemoryTimeline) -> MemoryTimeline:
@@ -113,24 +147,52 @@ def _steps_alone(timeline: MemoryTimeline) -> MemoryTimeline:
     return msgspec.structs.replace(timeline, begin=1, end=timeline.end - past, buffers=lives, calls=calls, held=())
 
 
-class _Planner:
-    def __init__(self, question: FitQuestion) -> None:
+class FitPlanner:
+    """Choices for a question.
+
+    Args:
+        question: to answer.
+        units: of its timeline, where they are known.
+    """
+
+    def __init__(self, question: FitQuestion, units: tuple[ModuleUnit, ...] | None = None) -> None:
         self._question = question
         self._step_s = sum(call.seconds for call in question.timeline.calls)
         self._expandable = not question.emulated and "expandable" not in question.barred
         kept = {**question.model.kept_as_is, **question.without}
         barred = question.model.compiled or "recompute" in question.barred
-        self._units: tuple[ModuleUnit, ...] = () if barred else nested_units(question.timeline, kept.keys())
-        self._by_path = {unit.path: unit for unit in _all(self._units)}
+        self._units = units if units is not None else () if barred else nested_units(question.timeline, kept.keys())
+        self._by_path = {unit.path: unit for unit in all_units(self._units)}
 
     def taken(self, timeline: MemoryTimeline, *, expandable: bool) -> int:
         """What repeated steps of a timeline take of the device."""
         return taken_of(_steps_alone(timeline), emulated=self._question.emulated, expandable=expandable)
 
-    def choose(self, margin: int) -> tuple[_Choice, list[RejectedFit]]:
+    def alone(self, budget: int) -> list[tuple[MeasureKind, FitChoice]]:
+        """Each kind of measure by itself: units that make it fit in the least time, or with the least peak."""
+        plain = self._question.timeline
+        found: list[tuple[MeasureKind, FitChoice]] = []
+        if self._expandable:
+            found.append(("expandable", self._tried(plain, Options(), {}, 0.0)))
+        growing, self._expandable = self._expandable, False
+        for options in self._options():
+            if options != Options():
+                timeline, added_s = with_options(plain, options)
+                kind: MeasureKind = "one_by_one" if options.one_by_one else "used_up"
+                found.append((kind, self._tried(timeline, options, {}, added_s)))
+        if self._units:
+            found.append(("recompute", self._of(Options(), budget)))
+        self._expandable = growing
+        return found
+
+    def least(self) -> int:
+        """About the least that the program can be made to take."""
+        return min(self._of(options, 0).peak for options in self._options())
+
+    def choose(self, margin: int) -> tuple[FitChoice, list[RejectedFit]]:
         """The quickest that fits, or the one with the least peak, and why others are not it."""
         budget = int(self._question.budget * (1 - INTERVAL_FRAC)) - margin
-        candidates = [found for options in self._options() for found in self._of(options, budget)]
+        candidates = [self._of(options, budget) for options in self._options()]
         fitting = [each for each in candidates if each.peak <= budget]
         if not fitting:  # without room for the interval, rather than not at all
             fitting = [each for each in candidates if each.peak <= self._question.budget - margin]
@@ -152,20 +214,19 @@ class _Planner:
         # Gradients that are used up one by one leave nothing to update together.
         return [Options(*each) for each in itertools.product(single, used) if not all(each)]
 
-    def _of(self, options: Options, budget: int) -> list[_Choice]:
+    def _of(self, options: Options, budget: int) -> FitChoice:
         """The quickest choice of units with some options that fits; without one, that of the least peak."""
         timeline, added_s = with_options(self._question.timeline, options)
         parts = parts_of(timeline, self._units, products="products" not in self._question.barred)
         found = self._fitting(timeline, parts, options, added_s, budget)
         if found is not None:
-            return [found]
-        high = self.taken(timeline, expandable=self._expandable)
-        keeps = self._least(parts, high)
-        return [self._tried(timeline, options, keeps, added_s)]
+            return found
+        keeps = self._least(parts, step_peak(timeline).bytes)
+        return self._tried(timeline, options, keeps, added_s)
 
     def _fitting(
         self, timeline: MemoryTimeline, parts: Sequence[StepPart], options: Options, added_s: float, budget: int
-    ) -> _Choice | None:
+    ) -> FitChoice | None:
         room = budget - self._beside(timeline)
         for _ in range(_TRIES):
             keeps = choose_parts(parts, room)
@@ -196,11 +257,14 @@ class _Planner:
                 high, found = middle, keeps
         return found
 
-    def _tried(self, timeline: MemoryTimeline, options: Options, keeps: Mapping[str, Keeps], added_s: float) -> _Choice:
+    def _tried(
+        self, timeline: MemoryTimeline, options: Options, keeps: Mapping[str, Keeps], added_s: float
+    ) -> FitChoice:
         changed, seconds = repeated(timeline, [(self._by_path[path], each) for path, each in keeps.items()])
-        return _Choice(options, keeps, self.taken(changed, expandable=self._expandable), added_s + seconds)
+        peak = self.taken(changed, expandable=self._expandable)
+        return FitChoice(options, keeps, changed, peak, added_s + seconds)
 
-    def measures(self, found: _Choice) -> tuple[FitMeasure, ...]:
+    def measures(self, found: FitChoice) -> tuple[FitMeasure, ...]:
         """The choice as measures, each with what it saves after those before it."""
         question = self._question
         made: list[FitMeasure] = []
@@ -233,11 +297,11 @@ class _Planner:
                 spent = seconds
         return tuple(made)
 
-    def _rejected(self, best: _Choice, candidates: Sequence[_Choice]) -> list[RejectedFit]:
+    def _rejected(self, best: FitChoice, candidates: Sequence[FitChoice]) -> list[RejectedFit]:
         """Kinds that are not in the choice, what they would have come to, and why they are not."""
         question, found = self._question, list[RejectedFit]()
 
-        def priced(name: str, each: _Choice, reason: str = "") -> None:
+        def priced(name: str, each: FitChoice, reason: str = "") -> None:
             step_s = self._step_s + each.added_s if self._step_s else None
             slower = "it is slower" if each.added_s >= best.added_s else "it does more to the program"
             reason = reason or (slower if each.peak <= question.budget else "it does not fit")
@@ -268,6 +332,11 @@ class _Planner:
         return found
 
 
+def _said_to_grow(each: GrowingHolder) -> str:
+    at = f" ({each.line})" if each.line else ""
+    return f"`{each.name}`{at} keeps {each.bytes / 1e6:,.1f} MB more after each step, which no measure lowers"
+
+
 UNCALLED = "its forward pass is never called"
 """Reason of modules that only hold others."""
 
@@ -276,7 +345,7 @@ def _refused(name: str, reason: str) -> RejectedFit:
     return RejectedFit(name=name, peak_bytes=None, step_s=None, reason=reason)
 
 
-def _named(choice: _Choice) -> str:
+def _named(choice: FitChoice) -> str:
     parts = [name for name, is_on in (
         ("one parameter after another", choice.options.one_by_one),
         ("gradients used up in the backward pass", choice.options.used_up),
@@ -285,10 +354,6 @@ def _named(choice: _Choice) -> str:
     return " and ".join(parts) or "as it is"
 
 
-def _weight(choice: _Choice) -> tuple[int, int]:
+def _weight(choice: FitChoice) -> tuple[int, int]:
     options = choice.options
     return options.one_by_one + options.used_up, len(choice.keeps)
-
-
-def _all(units: Sequence[ModuleUnit]) -> list[ModuleUnit]:
-    return [each for unit in units for each in (unit, *_all(unit.children))]

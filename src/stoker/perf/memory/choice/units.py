@@ -95,6 +95,11 @@ def nested_units(timeline: MemoryTimeline, kept_as_is: Collection[str] = ()) -> 
     return _aligned(_Reading(timeline, kept_as_is).units(root))
 
 
+def all_units(units: Sequence[ModuleUnit]) -> list[ModuleUnit]:
+    """Units at all depths, each before those inside of it."""
+    return [each for unit in units for each in (unit, *all_units(unit.children))]
+
+
 class _Reading:
     """The units of one timeline."""
 
