@@ -132,6 +132,7 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/run/fitting/test_fitting.py::test_a_report_touches": "stays: as above; no plan, in perf",
     "tests/run/fitting/test_frameworks.py::*[lightning": "stays: Accelerate",
     "tests/run/fitting/test_frameworks.py::*[trainer": "stays: Accelerate",
+    "tests/run/fitting/test_fitting.py::test_a_report_promises": "stays: one that is made to fit; the choice, in perf",
     "tests/train/fitting/test_recomputing.py::test_it_loads_in_a_python": "stays: files that do not name stoker",
     "tests/run/exchanging/test_exchanging.py::test_a_programs_own_hook": "stays: on ranks, in tests/train/test_ranks",
     "tests/run/exchanging/test_exchanging.py::test_what_a_framework": "stays: ranks that a program starts",

@@ -9,14 +9,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 from stoker.cli.explain import main as explain
+from stoker.cli.main import main
 from stoker.cli.report import main as report
 from stoker.core.errors import ConfigError
 from stoker.records.fitting import FitRun
 from stoker.records.fitting_file import read_fits
+from stoker.records.memory import MemoryReport
 from stoker.run.fitting.devices import device_of
 from stoker.run.fitting.rank_planning import PlannedRanks, place_of
 from tests.warm import programs
@@ -116,6 +119,38 @@ def test_what_fits_no_other_way_lies_in_host_memory(tmp_path: Path) -> None:
     assert run.counted_bytes == pytest.approx(run.plan.peak_bytes, rel=0.01)
     assert any("priced at" in note and "emulated" in note for note in run.plan.notes)
     assert "in host memory" in said(done)[0]
+
+
+@pytest.mark.integration
+@pytest.mark.slow("a program is traced for a report, for its largest batch, and for its run")
+def test_a_report_promises_what_the_run_then_does_and_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    words = [
+        "memory",
+        "--cpu",
+        "--memory",
+        "8MB",
+        "--json",
+        str(PROGRAMS / "fitted.py"),
+        "--",
+        str(tmp_path / "fitted"),
+    ]
+    assert main(words) == 1
+    promised = msgspec.json.decode(capsys.readouterr().out, type=MemoryReport)
+    assert promised.plan is not None
+    assert promised.plan.certified
+    done = started(tmp_path, "--fit", "auto", "--device-memory", "8MB")
+    assert done.returncode == 0, done.stderr
+    run = run_of(tmp_path)
+    assert run.plan == promised.plan, "one model of choice: the same measures, the same peak, the same seconds"
+    assert run.plan.plain_bytes == promised.peak_bytes
+    assert run.counted_bytes == pytest.approx(promised.plan.peak_bytes, rel=0.005)
+    assert promised.largest_batch is not None
+    assert promised.largest_fitted is not None
+    assert promised.largest_batch < 512 <= promised.largest_fitted
 
 
 @pytest.mark.integration

@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.perf.communication.times import PassTimes, layers_of
-from stoker.perf.features.lifetimes import CATEGORIES, BufferLife, MemoryTimeline
+from stoker.perf.features.lifetimes import CATEGORIES, BufferLife, GrowingHolder, MemoryTimeline
 from stoker.perf.features.records import StepFeatures, block_of
 
+_LEAST_GROWN = 1e-4
+"""Share of the peak from which what a step adds to is worth a line (assumed)."""
 _LEAST_HELD = 0.01
 """Share of the peak from which a variable that holds memory too long is worth a line (assumed)."""
 
@@ -130,6 +132,12 @@ def kept_too_long(timeline: MemoryTimeline, peak: MemoryPeak) -> tuple[KeptTooLo
         for (name, assigned, last_used), places in found.items()
     ]
     return tuple(sorted((k for k in kept if k.bytes >= _LEAST_HELD * peak.bytes), key=lambda k: -k.bytes))
+
+
+def growing(timeline: MemoryTimeline) -> tuple[GrowingHolder, ...]:
+    """Containers that hold more after each step, if that is worth a line: 1,000 steps add a tenth of the peak."""
+    least = max(1.0, _LEAST_GROWN * step_peak(timeline).bytes)
+    return tuple(each for each in timeline.grows if each.bytes >= least)
 
 
 def _bytes(timeline: MemoryTimeline, places: Iterable[int]) -> int:

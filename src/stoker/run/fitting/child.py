@@ -46,6 +46,7 @@ class Looking:
         """Writes what was found."""
         assert self._recorder is not None
         assert self._watch is not None
+        self._look.remove()
         watch = self._watch
         found = self._look.found(watch.root, watch.optimizers.values(), compiled=self._recorder.compiled)
         self._out.write_bytes(to_json(found))

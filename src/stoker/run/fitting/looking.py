@@ -121,8 +121,8 @@ class ModelLook:
                 return
 
     def _step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        # The first argument is the optimizer itself.
-        if any(value is not None for value in args[1:]) or any(value is not None for value in kwargs.values()):
+        # The first argument is the optimizer itself; libraries hand on a closure that is None.
+        if any(value is not None for value in (*args[1:], *kwargs.values())):
             self._gradients = "a closure computes them"
         self._gradients = self._gradients or not_followed(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
         self._lines.setdefault("step", line_of_program())

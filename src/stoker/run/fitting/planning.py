@@ -26,7 +26,7 @@ from stoker.run.fitting.devices import FitDevice, device_of
 from stoker.run.fitting.handing import FROM_FIRST, RANKED, assumed_link
 from stoker.run.fitting.pricing import host_link, on_device, priced
 from stoker.run.fitting.rank_planning import place_of, plans_of
-from stoker.run.fitting.tracing import Certified, TracedFit, default_folder, trace, trace_plan
+from stoker.run.fitting.tracing import Certified, default_folder, trace, trace_plan
 from stoker.run.settings import RunSettings
 from stoker.ui.fitting.words import write_advice_lines, write_plan
 
@@ -78,12 +78,17 @@ def plan_of(program: Sequence[str], device: FitDevice) -> FitPlan:
     name = program[1] if program[0] == "-m" and len(program) > 1 else program[0]
     traced = trace(program, device.target)
     question = FitQuestion(
-        name=os.path.basename(name), features=traced.features, 
+        name=os.path.basename(name), features=traced.features,
         timeline=priced(traced.features, traced.timeline, device),
         model=traced.model, budget=device.budget, device=device.name, emulated=device.emulated, link=host_link(device),
         host_is_last=device.emulated,
     )  # fmt: skip
-    return advised(program, device, question, _Certifying(program, device, traced, question).plan())
+    return advised(program, device, question, certified_plan(program, device, question))
+
+
+def certified_plan(program: Sequence[str], device: FitDevice, question: FitQuestion) -> FitPlan:
+    """The plan for a traced program, traced again in its form; the nearest miss where nothing fits."""
+    return _Certifying(program, device, question).plan()
 
 
 @dataclass(slots=True)
@@ -92,7 +97,6 @@ class _Certifying:
 
     program: Sequence[str]
     device: FitDevice
-    traced: TracedFit
     question: FitQuestion
 
     def plan(self) -> FitPlan:
@@ -146,7 +150,8 @@ class _Certifying:
 
         The parts' gradients are added in another order, so it is asked last.
         """
-        reason = self.traced.model.not_cut or ("the program compiles it" if self.traced.model.compiled else "")
+        model = self.question.model
+        reason = model.not_cut or ("the program compiles it" if model.compiled else "")
         reason = reason or self.question.barred.get("chunks", "")
         if not reason:
             others = tuple(each for each in nearest.measures if each.kind != "recompute")
@@ -176,7 +181,10 @@ class _Certifying:
 
     def _certified(self, plan: FitPlan, found: Certified) -> FitPlan:
         timeline = on_device(found.timeline, self.device)
-        peak = taken_of(timeline, emulated=self.device.emulated, expandable=bool(plan.of("expandable")))
+        peak = taken_of(
+            timeline, emulated=self.device.emulated, expandable=bool(plan.of("expandable")),
+            available=self.device.budget,
+        )  # fmt: skip
         return msgspec.structs.replace(
             plan, peak_bytes=peak, lacks_bytes=max(0, peak - self.device.budget), certified=True
         )

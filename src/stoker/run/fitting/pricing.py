@@ -32,7 +32,12 @@ def host_link(device: FitDevice) -> HostLink:
 
 def priced(features: StepFeatures, timeline: MemoryTimeline, device: FitDevice) -> MemoryTimeline:
     """The timeline with seconds: of this machine's calibration, of the GPU, or by assumed rates of a core."""
-    return with_seconds(on_device(timeline, device), features, _times(features, device))
+    return seconds_of(features, on_device(timeline, device), device)
+
+
+def seconds_of(features: StepFeatures, timeline: MemoryTimeline, device: FitDevice) -> MemoryTimeline:
+    """The timeline, on its device, with seconds alone."""
+    return with_seconds(timeline, features, _times(features, device))
 
 
 def on_device(timeline: MemoryTimeline, device: FitDevice) -> MemoryTimeline:

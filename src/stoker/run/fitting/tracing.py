@@ -10,7 +10,7 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -21,7 +21,7 @@ from stoker import __version__
 from stoker.core.texts import to_json
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.program import CHILD as FEATURES_CHILD
-from stoker.perf.features.program import trace_program
+from stoker.perf.features.program import TracedProgram, trace_program, trace_whole
 from stoker.perf.features.records import StepFeatures
 from stoker.records.fitting import FitPlan, TracedModel
 
@@ -73,13 +73,31 @@ def trace(program: Sequence[str], target: str, *, folder: Path | None = None) ->
     kept = _Kept(folder or default_folder(), f"{fingerprint(program)}-{target}")
     if (found := kept.read(TracedFit)) is not None:
         return found
-    with tempfile.TemporaryDirectory(prefix="stoker-fit-") as place:
-        facts = Path(place, "model.json")
-        features, timeline = trace_program(program, target=target, child=(CHILD, "-", str(facts)))
-        model = msgspec.json.decode(facts.read_bytes(), type=TracedModel)
-    found = TracedFit(features=features, timeline=timeline, model=model)
+    traced, model = look(program, target)
+    found = TracedFit(features=traced.features, timeline=traced.timeline, model=model)
     kept.write(found)
     return found
+
+
+def look(
+    program: Sequence[str], target: str, *, hints: Mapping[str, float] | None = None, evaluates: bool = False
+) -> tuple[TracedProgram, TracedModel]:
+    """The program as it is, traced now, and what may be done to its model.
+
+    Args:
+        program: as above.
+        target: as above.
+        hints: sizes that depend on computed values.
+        evaluates: whether it goes on to its first evaluation.
+
+    Raises:
+        TracingError: it cannot be traced.
+    """
+    with tempfile.TemporaryDirectory(prefix="stoker-fit-") as place:
+        facts = Path(place, "model.json")
+        child = (CHILD, "-", str(facts))
+        traced = trace_whole(program, target=target, hints=hints, evaluates=evaluates, child=child)
+        return traced, msgspec.json.decode(facts.read_bytes(), type=TracedModel)
 
 
 def trace_plan(program: Sequence[str], target: str, plan: FitPlan) -> Certified:

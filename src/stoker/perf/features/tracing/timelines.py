@@ -51,7 +51,7 @@ def timeline_of(recorder: DispatchRecorder, watch: StepFollower, features: StepF
     held = tuple(HeldVariable(number, name, *lines) for number, (name, *lines) in sorted(buffers.held.items()))
     return MemoryTimeline(
         name=features.name, target=features.target, batch_size=features.batch_size, begin=buffers.begun, end=end,
-        buffers=found, calls=calls, held=held,
+        buffers=found, calls=calls, held=held, grows=buffers.grows,
         scratch=tuple(
             Scratch(at, size, phase, names[module], line) for at, size, phase, module, line in buffers.scratch
         ),

@@ -102,6 +102,11 @@ def nested_units(
     return _aligned(_Reading(timeline, kept_as_is, stay).units(root))
 
 
+def all_units(units: Sequence[ModuleUnit]) -> list[ModuleUnit]:
+    """Units at all depths, each before those inside of it."""
+    return [each for unit in units for each in (unit, *all_units(unit.children))]
+
+
 class _Reading:
     """The units of one timeline."""
 
