@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from stoker.perf.features.torch_private import tree_leaves
-from stoker.perf.features.tracing.distributed import paths
+from stoker.perf.features.tracing.distributed import paths, wrapped
 from stoker.perf.memory.choice.fitting import UNCALLED
 from stoker.records.fitting import TracedModel
 from stoker.run.fitting.gradients import asked_for, not_followed
@@ -94,14 +94,18 @@ class ModelLook:
         """
         if root is None:
             return TracedModel()
+        stepped = list(optimizers)
+        units, not_sharded = _shares(root, stepped)
         return TracedModel(
             model=type(root).__qualname__,
             num_parameters=sum(parameter.numel() for parameter in root.parameters()),
             kept_as_is=self._kept_as_is(root),
             gradients_read=gradients_read or self._gradients or asked_for(),
             not_cut=why_not_cut(root),
+            units=units,
+            not_sharded=not_sharded,
             compiled=compiled,
-            optimizers=tuple(sorted(map(_name_of, optimizers))),
+            optimizers=tuple(sorted(map(_name_of, stepped))),
         )
 
     def _kept_as_is(self, root: nn.Module) -> dict[str, str]:
@@ -116,6 +120,26 @@ class ModelLook:
             if reason:
                 found[path] = reason
         return found
+
+
+def _shares(root: nn.Module, optimizers: Iterable[Optimizer]) -> tuple[tuple[str, ...], str]:
+    """Units of a replicated model whose weights ranks can gather together, and why they cannot keep shares of them."""
+    module = wrapped(root)
+    if module is None:
+        return (), "its model is not what DistributedDataParallel holds"
+    # Imported here: it takes torch a second, and few programs have ranks.
+    from stoker.train.sharding.checking import blocks_of, check_weights
+    from stoker.train.state.optimizers import is_by_element
+
+    units = blocks_of(module)
+    for optimizer in optimizers:
+        if not is_by_element(optimizer):
+            return tuple(units), f"{_name_of(optimizer)} is not known to work by element"
+    try:
+        check_weights(module, units)
+    except ValueError as error:
+        return tuple(units), str(error)
+    return tuple(units), ""
 
 
 def _name_of(optimizer: Optimizer) -> str:

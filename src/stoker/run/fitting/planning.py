@@ -55,7 +55,7 @@ def prepare(settings: RunSettings, program: Sequence[str]) -> tuple[FitPlan | No
         file = _handed(to_json(plan), ".json")
     else:
         plans = plans_of(place, device)
-        plan = chosen(plans, assumed_link())
+        plan = chosen(plans, assumed_link(), "gloo" if device.emulated else "nccl")
         file = _handed(to_json(plans), RANKED)
     if not plan.fits and settings.fitting.fit == "auto":
         raise FitError(f"`--device-memory` must have room for a step of the program: {write_plan(plan)}")

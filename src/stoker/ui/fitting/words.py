@@ -13,6 +13,7 @@ KIND_WORDS = {
     "recompute": "recomputation",
     "chunks": "chunks of samples",
     "zero1": "ZeRO-1",
+    "fsdp2": "FSDP2",
 }
 """Kinds of measures as they are named to people."""
 OVER_FRAC = 0.05
@@ -27,8 +28,9 @@ def write_measure(measure: FitMeasure) -> str:
         return f"{format_count(len(measure.paths), 'module')} recomputed{kept}"
     if measure.kind == "chunks":
         return f"the model called on {measure.number} chunks of samples"
-    if measure.kind == "zero1":
-        return f"{KIND_WORDS[measure.kind]} over {measure.number} ranks"
+    if measure.kind in ("zero1", "fsdp2"):
+        kept = f", {format_count(len(measure.kept), 'unit')} of {len(measure.paths)} kept whole" if measure.kept else ""
+        return f"{KIND_WORDS[measure.kind]} over {measure.number} ranks{kept}"
     return KIND_WORDS[measure.kind]
 
 
