@@ -82,6 +82,15 @@ def local_bytes(optimizer: Optimizer) -> int:
     return found
 
 
+def _without_exchange(replica: nn.Module, *, waits: bool) -> contextlib.AbstractContextManager[None]:
+    """What surrounds a micro-batch; FSDP2's module is told what DDP has a context for."""
+    untyped = cast("Any", replica)
+    if isinstance(replica, DistributedDataParallel):
+        return untyped.no_sync() if waits else contextlib.nullcontext()
+    untyped.set_requires_gradient_sync(not waits)
+    return contextlib.nullcontext()
+
+
 def train(kind: str, prepare: Prepare = plainly, steps: int = STEPS) -> dict[str, Any]:
     """Losses, seconds and bytes of states of a kind on this rank."""
     torch.manual_seed(0)
@@ -96,8 +105,7 @@ def train(kind: str, prepare: Prepare = plainly, steps: int = STEPS) -> dict[str
         total = 0.0
         for number in range(micro):
             x, y = draw()
-            waits = number + 1 < micro and isinstance(replica, DistributedDataParallel)
-            with cast("Any", replica).no_sync() if waits else contextlib.nullcontext():
+            with _without_exchange(replica, waits=number + 1 < micro):
                 loss = loss_of(replica(x), y) / micro
                 loss.backward()
             total += loss.item()

@@ -215,7 +215,7 @@ def indices_of(tensor: Tensor) -> Tensor:
 
 
 def inner_tensors(tensor: Tensor) -> list[Tensor]:
-    """What a tensor consists of that has no memory of its own, as one in shares; none for others."""
+    """The tensors with memory that a wrapper has, as one in shares does; none for others."""
     if type(tensor) in (Tensor, nn.Parameter):
         return []
     flatten: Any = getattr(tensor, "__tensor_flatten__", None)  # of wrappers, which torch takes apart by it
