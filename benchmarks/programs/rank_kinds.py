@@ -1,4 +1,4 @@
-"""Six small trainings under DDP, on the ranks of a launcher. Arguments: the kind, and a file.
+"""Six small trainings under DDP, on the ranks of a launcher. Arguments: the kind, a file, and a number of steps.
 
 Each rank writes losses, seconds of steps, and bytes of its optimizer's state, to the file with its number behind.
 """
@@ -117,11 +117,11 @@ def train(kind: str, prepare: Prepare = plainly, steps: int = STEPS) -> dict[str
     return {"losses": losses, "seconds": seconds, "states": local_bytes(optimizer)}
 
 
-def main(kind: str, out: str) -> None:
+def main(kind: str, out: str, steps: str = str(STEPS)) -> None:
     """Trains, and writes."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    found = train(kind)
+    found = train(kind, steps=int(steps))
     with open(f"{out}.{dist.get_rank()}", "w") as file:
         json.dump(found, file)
     dist.destroy_process_group()
