@@ -72,6 +72,7 @@ BARS = (
     "memory_arena",
     "fit_choice",
     "fit_budget",
+    "fit_ranks",
     "arena_run",
     "memory_exact",
     "memory_speed",

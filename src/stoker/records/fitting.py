@@ -11,14 +11,16 @@ from typing import Literal
 import msgspec
 
 MeasureKind = Literal[
-    "expandable", "one_by_one", "used_up", "recompute", "offload", "states_away", "chunks", "zero1"
+    "expandable", "one_by_one", "used_up", "recompute", "offload", "states_away", "chunks", "zero1",
+    "fsdp2",
 ]  # fmt: skip
 """What can be done. ``expandable``: growing segments of CUDA's allocator. ``one_by_one``: optimizers update one
 parameter after another. ``used_up``: a gradient is applied and freed as soon as the backward pass has made it.
 ``recompute``: forward passes of units are repeated in the backward pass. ``offload``: what units save for their
 backward pass lies in host memory in between. ``states_away``: states of the optimizer lie in host memory between
 updates, which are made one parameter after another. ``chunks``: the model is called on parts of the samples, each
-repeated in its backward pass. ``zero1``: each rank keeps its share of optimizer states."""
+repeated in its backward pass. ``zero1``: each rank keeps its share of optimizer states.
+``fsdp2``: of weights and gradients as well."""
 Keeps = Literal["nothing", "products"]
 """What a recomputed unit keeps besides its inputs: nothing, or results of matrix products and convolutions."""
 LEAST_AWAY_BYTES = 16 * 1024
@@ -34,8 +36,10 @@ class FitMeasure(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...] = ()
     """Modules it is applied to, as ``named_modules`` of the program's model names them; empty for all of it."""
     keeps: Keeps = "nothing"
+    kept: tuple[str, ...] = ()
+    """Those of the modules whose weights stay whole from the forward pass to the backward pass (``fsdp2``)."""
     number: int = 0
-    """Parts of a batch (``chunks``) or ranks (``zero1``); 0 for others."""
+    """Parts of a batch (``chunks``) or ranks (``zero1``, ``fsdp2``); 0 for others."""
     saves_bytes: int = 0
     """By how much the peak falls, after the measures before it."""
     added_s: float | None = 0.0
@@ -85,6 +89,10 @@ class TracedModel(msgspec.Struct, frozen=True, kw_only=True):
     """Why the model cannot be called on parts of the samples; empty if it can."""
     class_stays: tuple[str, ...] = ()
     """Modules of which not even the class can be changed: nothing is done to them."""
+    units: tuple[str, ...] = ()
+    """Modules whose weights ranks can gather and free together, where they keep shares of them."""
+    not_sharded: str = ""
+    """Why ranks cannot keep shares of the weights; empty if they can, as far as a trace tells."""
     compiled: bool = False
     """Whether ``torch.compile`` decides what is kept."""
     optimizers: tuple[str, ...] = ()
@@ -155,9 +163,10 @@ class FitPlan(msgspec.Struct, frozen=True, kw_only=True):
 class RankedFits(msgspec.Struct, frozen=True, kw_only=True):
     """What the ranks of a program choose from once they know their links: a plan for each way to share."""
 
-    ways: tuple[str, ...]
     plans: tuple[FitPlan, ...]
-    """The plan of each way; seconds without its exchange."""
+    """The plan of each way, which its measures tell; seconds without its exchange."""
+    units: tuple[str, ...]
+    """Paths of the blocks."""
     weights: tuple[int, ...]
     """Bytes of trained weights outside of blocks, then of each block."""
     forward_s: tuple[float, ...]

@@ -223,6 +223,15 @@ def indices_of(tensor: Tensor) -> Tensor:
     return tensor._indices()
 
 
+def inner_tensors(tensor: Tensor) -> list[Tensor]:
+    """The tensors with memory that a wrapper has, as one in shares does; none for others."""
+    if type(tensor) in (Tensor, nn.Parameter):
+        return []
+    flatten: Any = getattr(tensor, "__tensor_flatten__", None)  # of wrappers, which torch takes apart by it
+    parts = [] if flatten is None else [getattr(tensor, name) for name in flatten()[0]]
+    return [each for each in parts if isinstance(each, Tensor)]
+
+
 def without_views(outputs: Any) -> Any:
     """Nested values in which copies take the place of tensors that are views."""
     leaves, spec = tree_flatten(outputs)

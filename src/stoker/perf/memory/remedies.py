@@ -63,7 +63,7 @@ def sharded(timeline: MemoryTimeline, ranks: int, *, weights: bool, gathered_byt
 
     lives = tuple(map(share, timeline.buffers))
     changed = msgspec.structs.replace(timeline, buffers=lives)
-    return with_copies(changed, gathered_bytes) if weights else changed
+    return with_copies(changed, gathered_bytes) if gathered_bytes else changed
 
 
 def with_copies(timeline: MemoryTimeline, nbytes: int) -> MemoryTimeline:

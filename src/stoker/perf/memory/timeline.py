@@ -68,6 +68,17 @@ def _peak(timeline: MemoryTimeline, start: int, stop: int) -> MemoryPeak:
     return MemoryPeak(at, int(live[at - start]), alive, last)
 
 
+def with_lives(timeline: MemoryTimeline, lives: Iterable[BufferLife]) -> MemoryTimeline:
+    """The timeline with further buffers, in the order of all births."""
+    added = [each for each in lives if each.bytes and each.death > each.birth]
+    every = sorted([*timeline.buffers, *added], key=lambda each: each.birth)
+    places = {id(each): place for place, each in enumerate(every)}
+    held = tuple(
+        msgspec.structs.replace(each, buffer=places[id(timeline.buffers[each.buffer])]) for each in timeline.held
+    )
+    return msgspec.structs.replace(timeline, buffers=tuple(every), held=held)
+
+
 def by_category(timeline: MemoryTimeline, peak: MemoryPeak) -> dict[str, int]:
     """Bytes at a peak by category, in their order; they sum to the peak."""
     sums = _sums(timeline, peak, lambda each: each.category)

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from stoker.core.patching import Patches
 from stoker.feed.purity.objects import is_library
 from stoker.perf.features.torch_private import tree_leaves
-from stoker.perf.features.tracing.distributed import paths
+from stoker.perf.features.tracing.distributed import paths, wrapped
 from stoker.perf.features.tracing.places import frames
 from stoker.perf.memory.choice.fitting import UNCALLED
 from stoker.records.fitting import TracedModel
@@ -141,6 +141,8 @@ class ModelLook:
         """
         if root is None:
             return TracedModel()
+        stepped = list(optimizers)
+        units, not_sharded = _shares(root, stepped)
         root = dict(paths(root))[""]  # without wrappers of data parallelism, which a trace may have and a run not
         return TracedModel(
             model=type(root).__qualname__,
@@ -149,8 +151,10 @@ class ModelLook:
             class_stays=tuple(path for path, module in paths(root) if why_not_changed(module)),
             gradients_read=gradients_read or self._gradients or asked_for(),
             not_cut=why_not_cut(root),
+            units=units,
+            not_sharded=not_sharded,
             compiled=compiled,
-            optimizers=tuple(sorted(map(_name_of, optimizers))),
+            optimizers=tuple(sorted(map(_name_of, stepped))),
             lines={name: line for name, line in self._lines.items() if line},
         )
 
@@ -175,6 +179,26 @@ def line_of_program() -> str:
         if not is_ours and not is_library(frame.f_code.co_filename):
             return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
     return ""
+
+
+def _shares(root: nn.Module, optimizers: Iterable[Optimizer]) -> tuple[tuple[str, ...], str]:
+    """Units of a replicated model whose weights ranks can gather together, and why they cannot keep shares of them."""
+    module = wrapped(root)
+    if module is None:
+        return (), "its model is not what DistributedDataParallel holds"
+    # Imported here: it takes torch a second, and few programs have ranks.
+    from stoker.train.sharding.checking import blocks_of, check_weights
+    from stoker.train.state.optimizers import is_by_element
+
+    units = blocks_of(module)
+    for optimizer in optimizers:
+        if not is_by_element(optimizer):
+            return tuple(units), f"{_name_of(optimizer)} is not known to work by element"
+    try:
+        check_weights(module, units)
+    except ValueError as error:
+        return tuple(units), str(error)
+    return tuple(units), ""
 
 
 def _name_of(optimizer: Optimizer) -> str:

@@ -56,7 +56,7 @@ def prepare(settings: RunSettings, program: Sequence[str]) -> tuple[FitPlan | No
         file = _handed(to_json(plan), ".json")
     else:
         plans = plans_of(place, device)
-        plan = chosen(plans, assumed_link())
+        plan = chosen(plans, assumed_link(), "gloo" if device.emulated else "nccl")
         file = _handed(to_json(plans), RANKED)
     says = [] if settings.report.quiet else write_advice_lines(plan)
     if not plan.fits and settings.fitting.fit == "auto":

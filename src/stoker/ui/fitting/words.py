@@ -15,6 +15,7 @@ KIND_WORDS = {
     "states_away": "states of the optimizer in host memory",
     "chunks": "chunks of samples",
     "zero1": "ZeRO-1",
+    "fsdp2": "FSDP2",
 }
 """Kinds of measures as they are named to people."""
 OVER_FRAC = 0.05
@@ -31,8 +32,9 @@ def write_measure(measure: FitMeasure) -> str:
         return f"what {format_count(len(measure.paths), 'module')} saved in host memory"
     if measure.kind == "chunks":
         return f"the model called on {measure.number} chunks of samples"
-    if measure.kind == "zero1":
-        return f"{KIND_WORDS[measure.kind]} over {measure.number} ranks"
+    if measure.kind in ("zero1", "fsdp2"):
+        kept = f", {format_count(len(measure.kept), 'unit')} of {len(measure.paths)} kept whole" if measure.kept else ""
+        return f"{KIND_WORDS[measure.kind]} over {measure.number} ranks{kept}"
     return KIND_WORDS[measure.kind]
 
 
