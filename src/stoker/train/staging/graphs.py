@@ -293,7 +293,7 @@ def _function_of(cut: _Cut, own: int) -> Stage:
     copies: dict[fx.Node, fx.Node] = {}
     arguments: list[StageArgument] = []
     mine = [node for node, stage in cut.stages.items() if stage == own]
-    for node in dict.fromkeys(each for node in mine for each in node.all_input_nodes):
+    for node in dict.fromkeys(each for user in mine for each in user.all_input_nodes):
         if cut.stages.get(node) == own:
             continue
         copies[node] = made.placeholder(node.name)

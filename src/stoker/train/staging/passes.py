@@ -3,8 +3,8 @@
 """A pass of all ranks' batches through the stages, and the way back of their gradients.
 
 Each rank's batch is one micro-batch. All go forward before any goes back (GPipe, arXiv 1811.06965): a rank computes its
-loss when it has its outputs, and those come at the end of the forward pass. With N ranks a stage waits in N - 1 of 2N - 1
-turns.
+loss when it has its outputs, and those come at the end of the forward pass. With N ranks a stage waits in N - 1 of
+2N - 1 turns.
 """
 
 from __future__ import annotations

@@ -192,7 +192,8 @@ def alone(rank, naive=False):
             for one, other in zip(average.parameters(), ddp.module.parameters(), strict=True):
                 one.lerp_(other.detach() + 1, 0.5)
             found["average"] = max(
-                far(one, other + 0.5) for one, other in zip(average.parameters(), expected.parameters(), strict=True)
+                float((one - other - 0.5).abs().max())
+                for one, other in zip(average.parameters(), expected.parameters(), strict=True)
             )
         for each in (ddp, expected):
             each.train()
