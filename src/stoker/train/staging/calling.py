@@ -109,7 +109,6 @@ def shard_layers(
         stages.capture(arguments_of(module, args, kwargs, device.type))
     except BaseException:
         links.close()
-        dist.destroy_process_group(links.group)
         raise
     mark(module)
     ddp = _constructed(module, {**options, "process_group": group})

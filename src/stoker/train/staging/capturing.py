@@ -156,12 +156,13 @@ def captured(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         ValueError: the call is not capturable, or a graph would leave out what it does besides.
     """
     name = type(module).__name__
-    written, drawn = _plain_attributes(module), _drawn()
-    numbers = torch.get_rng_state()
+    drawn, numbers = _drawn(), torch.get_rng_state()
     functions: list[str] = []
-    patches = Patches("own functions of gradients, looked for in a capture")
+    written: list[str] = []
+    patches = Patches("what a graph would leave out, looked for in a capture")
     try:
         _watch_functions(patches, functions)
+        _watch_attributes(patches, module, written)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program = torch.export.export(module, args, kwargs, strict=False)
@@ -175,10 +176,10 @@ def captured(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     finally:
         patches.restore()
         torch.set_rng_state(numbers)
-    if changed := _written(module, written):
+    if written:
         raise ValueError(
-            f"`{changed}` must not be changed by a forward pass for layers to be in stages: a graph has its operations "
-            "on tensors alone"
+            f"`{written[0]}` must not be changed by a forward pass for layers to be in stages: a graph has its "
+            "operations on tensors alone"
         )
     if _drawn() != drawn:
         raise ValueError(
@@ -213,26 +214,18 @@ def _watch_functions(patches: Patches, found: list[str]) -> None:
     patches.set(torch.autograd.Function, "apply", classmethod(apply))
 
 
-def _plain_attributes(module: nn.Module) -> dict[tuple[str, str], Any]:
-    """What modules hold besides tensors and modules, as far as it can be compared."""
-    return {
-        (path, name): value
-        for path, each in module.named_modules()
-        for name, value in vars(each).items()
-        if isinstance(value, (int, float, bool, str, tuple)) or value is None
-    }
+def _watch_attributes(patches: Patches, module: nn.Module, found: list[str]) -> None:
+    """Notes attributes that a forward pass changes: torch.export takes that back."""
+    original = nn.Module.__setattr__
+    paths = {id(each): path for path, each in module.named_modules()}
 
+    def assign(self: nn.Module, name: str, value: Any) -> None:
+        old = vars(self).get(name)
+        if id(self) in paths and not isinstance(value, (Tensor, nn.Module)) and old is not value and old != value:
+            found.append(f"{paths[id(self)]}.{name}".lstrip("."))
+        original(self, name, value)
 
-def _written(module: nn.Module, before: dict[tuple[str, str], Any]) -> str:
-    """The first attribute that a capture has changed, empty for none; all have their old values afterwards."""
-    after = _plain_attributes(module)
-    found = ""
-    for (path, name), value in after.items():
-        old = before.get((path, name))
-        if (path, name) in before and old is not value and old != value:
-            setattr(module.get_submodule(path), name, old)
-            found = found or f"{path}.{name}".lstrip(".")
-    return found
+    patches.set(nn.Module, "__setattr__", assign)
 
 
 def _drawn() -> tuple[int, int]:

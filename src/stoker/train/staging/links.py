@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 import datetime
+import weakref
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,20 @@ from stoker.core.errors import ExchangeError
 from stoker.train.program.lookouts import OwnLookout, words_of
 from stoker.train.ring.torch_private import timeout_s
 from stoker.train.state.agreeing import agreed
+
+_siblings: weakref.WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = weakref.WeakKeyDictionary()
+"""Groups of stages by the program's. One is made once and not destroyed: the next of the same ranks would have its
+name, and find its addresses."""
+
+
+def _sibling_of(group: dist.ProcessGroup, timeout_s: float) -> dist.ProcessGroup:
+    found = _siblings.get(group)
+    if found is None:
+        found = _siblings[group] = cast("dist.ProcessGroup", dist.new_group(
+            dist.get_process_group_ranks(group), timeout=datetime.timedelta(seconds=timeout_s), backend="gloo",
+            use_local_synchronization=True,
+        ))  # fmt: skip
+    return found
 
 
 class StageLinks:
@@ -35,10 +50,7 @@ class StageLinks:
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         self.timeout_s = timeout_s(group)
-        self.group: dist.ProcessGroup = dist.new_group(
-            dist.get_process_group_ranks(group), timeout=datetime.timedelta(seconds=self.timeout_s), backend="gloo",
-            use_local_synchronization=True,
-        )  # fmt: skip
+        self.group = _sibling_of(group, self.timeout_s)
         self.ranks = dist.get_process_group_ranks(self.group)
         self.own, self.count = self.group.rank(), len(self.ranks)
         self.device = device

@@ -285,6 +285,16 @@ def together(rank):
     return [first, *others, rows]
 
 
+def twenty(rank):
+    """Losses of 20 steps."""
+    found = []
+    for is_staged in (False, True):
+        ddp, optimizer = replicated(rank, Net, groups, is_staged=is_staged)
+        torch.manual_seed(rank)
+        found.append(plain(ddp, rank, optimizer, 0, 20))
+    return apart(*found)
+
+
 class Own(torch.optim.SGD):
     """Might look at all weights."""
 
@@ -423,7 +433,7 @@ def work(rank, names):
     return {name: OTHERS[name](rank) if name in OTHERS else compared(rank, name) for name in names}
 
 
-OTHERS = {each.__name__: each for each in (alone, naive, named, together, refused, different, over)}
+OTHERS = {each.__name__: each for each in (alone, naive, named, together, twenty, refused, different, over)}
 
 if __name__ == "__main__":
     chosen = sys.argv[2].split(",")
