@@ -125,7 +125,7 @@ def test_what_cannot_be_in_stages_is_refused_on_all_ranks_before_anything_change
         "idle": "`more.weight` must be used in a forward pass",
         "order": "`cuts` must leave operations for each stage, got none for stage 0",
         "argument": "`Odd` must be called with tensors, numbers and text",
-        "buffers": "`blocks.0.norm.running_mean` must be that of the first rank's batches",
+        "buffers": "`blocks.0.norm.num_batches_tracked` must be that of the first rank's batches",
         "deepcopy_ddp": "`DistributedDataParallel` must not be copied",
         "save_ddp": "`DistributedDataParallel` must not be pickled",
         "hook_of_ddp": "`register_comm_hook` must not be used",

@@ -235,7 +235,9 @@ class StagedReplica(DistributedDataParallel):
     stoker_stages: LayerStages
 
     @torch.compiler.disable
-    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, *inputs: Any, **kwargs: Any
+    ) -> Any:
         """The outputs of this rank's batch."""
         return self.stoker_stages.forward(inputs, kwargs)
 

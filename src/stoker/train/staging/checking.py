@@ -74,7 +74,7 @@ def check_cuts(module: nn.Module, cuts: Sequence[str], ranks: int) -> None:
 
 def check_graph(graph: StagedGraph, options: Mapping[str, Any], device: str) -> None:
     """Raises ``ValueError`` for what would differ from DDP."""
-    changed = [name for names in graph.written for name in names]
+    changed = sorted(name for names in graph.written for name in names)
     if changed and options.get("broadcast_buffers") is False:
         raise ValueError(
             f"`{changed[0]}` must be that of the first rank's batches for layers to be in stages; leave "

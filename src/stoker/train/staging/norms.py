@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.amp import GradScaler  # pyright: ignore[reportPrivateImportUsage]
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from stoker.core.patching import Patches

@@ -247,7 +247,7 @@ class StagePass:
                 edges.append(kept.edges[number])
                 gradients.append(sum(parts[1:], parts[0]))
         if edges:
-            torch.autograd.backward(edges, gradients)  # pyright: ignore[reportArgumentType]
+            torch.autograd.backward(edges, gradients)
         for argument in graph.stage.arguments:
             if argument.kind != "value" or not (value := graph.values[argument.number]).needs:
                 continue
@@ -278,7 +278,7 @@ class StagePass:
                 torch.zeros_like(own),
             )  # fmt: skip
             if old is None:
-                parameter.grad = cast("Tensor", total)
+                parameter.grad = total
             else:
                 parameter.grad = old.add_(total)
 
@@ -299,7 +299,7 @@ class _Passing(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(context: Any, *gradients: Tensor | None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(context: Any, *gradients: Tensor | None) -> Any:
         return None, None, None, *context.work.backward(gradients, context.given)
 
 

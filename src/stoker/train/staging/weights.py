@@ -66,7 +66,7 @@ class ElsewhereWeight(nn.Parameter):
         whole = nn.Parameter(_owner_of(self).seen(self), self.requires_grad)
         return whole.__reduce_ex__(protocol)
 
-    def __repr__(self) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"Parameter of another stage, of {tuple(self.shape)}"
 
     @classmethod
@@ -150,7 +150,7 @@ class StagedWeights:
         """Parameters of other stages are torch's own meanwhile, for a capture, which reads no values."""
         changed = [each for each in self.by_parameter if type(each) is ElsewhereWeight]
         for each in changed:
-            each.__class__ = nn.Parameter
+            cast("Any", each).__class__ = nn.Parameter
         try:
             yield
         finally:
