@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import msgspec.structs
 
+from stoker.perf.communication.pipeline_stages import stages_of
 from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
+from stoker.perf.features.records import Layer, block_of
 
 PROGRAM = -1
 """The place of what every rank does with its own batch: its loss, behind the last stage."""
@@ -61,6 +63,53 @@ def stage_memory(timeline: MemoryTimeline, cuts: Sequence[str], ranks: int) -> t
     """
     reading = _Reading(timeline, cuts)
     return tuple(reading.memory(stage, ranks) for stage in range(len(cuts) + 1))
+
+
+def cuts_of(
+    layers: Sequence[Layer], timeline: MemoryTimeline, ranks: int, budget: int | None = None
+) -> tuple[str, ...]:
+    """Paths of the modules with which the second and further stages begin.
+
+    The slowest stage takes as little time as possible; where the stages do not fit so, the fullest one holds as little.
+
+    Args:
+        layers: in the order of the forward pass.
+        timeline: of a step of the whole program, with predicted seconds.
+        ranks: as many stages.
+        budget: most bytes that a rank may hold; None for no limit.
+
+    Raises:
+        ValueError: there are fewer parts than ranks, or no cut fits.
+    """
+    places = {layer.module: place for place, layer in enumerate(layers)}
+    seconds = [0.0] * len(layers)
+    for call in timeline.calls:
+        if call.phase != "optimizer":
+            seconds[places.get(call.module, 0)] += call.seconds
+    found = _cut(layers, seconds, ranks)
+    if budget is None:
+        return found
+    totals = {
+        name: sum(each.bytes for each in timeline.buffers if each.category == name)
+        for name in ("parameters", "gradients", "optimizer")
+    }
+    whole = sum(totals.values()) / max(1, totals["parameters"])
+    held = [each.saved_bytes * ranks + whole * (each.dense_bytes + each.embedding_bytes) for each in layers]
+    peaks: dict[tuple[str, ...], int] = {}
+    for cuts in dict.fromkeys((found, _cut(layers, held, ranks))):
+        peaks[cuts] = max(each.peak for each in stage_memory(timeline, cuts, ranks))
+        if peaks[cuts] <= budget:
+            return cuts
+    least = min(peaks.values())
+    raise ValueError(
+        f"`budget` must hold the fullest of {ranks} stages, which takes {least / 1e9:.3g} GB, got {budget / 1e9:.3g}; "
+        "use more ranks or a smaller batch"
+    )
+
+
+def _cut(layers: Sequence[Layer], costs: Sequence[float], ranks: int) -> tuple[str, ...]:
+    starts = [layers[stage.start].module for stage in stages_of(layers, costs, ranks)[1:]]
+    return tuple(block_of(path) or path for path in starts)
 
 
 class _Reading:

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from stoker.core.errors import ExchangeError
+from stoker.core.units import parse_bytes
 from stoker.train import torch_private
 from stoker.train.program.sharing import gather_bytes
 from stoker.train.ring.groups import group_of
@@ -60,19 +61,20 @@ class StageCutter(Protocol):
     """Chooses where a module is cut."""
 
     def __call__(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], ranks: int, optimizer: Optimizer | None
-    ) -> list[str]:
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], ranks: int,
+        optimizer: Optimizer | None, budget: int | None,
+    ) -> list[str]:  # fmt: skip
         """Paths of the modules with which the second and further stages begin.
 
         Raises:
-            StokerError, ValueError: the module can't be traced, or has fewer parts than ranks.
+            StokerError, ValueError: the module can't be traced, has fewer parts than ranks, or does not fit.
         """
         ...
 
 
 def shard_layers(
     module: nn.Module, example: Any, group: dist.ProcessGroup | None = None, *, cuts: Sequence[str] | None = None,
-    by_parameter: Sequence[type[Optimizer]] = (), **options: Any,
+    budget: int | str | None = None, by_parameter: Sequence[type[Optimizer]] = (), **options: Any,
 ) -> DistributedDataParallel:  # fmt: skip
     """Puts the layers of a module in stages, one a rank; returns a ``DistributedDataParallel`` around it. Collective.
 
@@ -87,12 +89,14 @@ def shard_layers(
         group: of the ranks; None for all.
         cuts: paths of modules with which the second and further stages begin, in the order of the forward pass; None to
             cut where the slowest stage is predicted to take least.
+        budget: most bytes of tensors that a rank may hold, such as ``"20GB"``, which cuts are chosen for; None for no
+            limit.
         by_parameter: classes of optimizers, besides those of ``torch.optim``, of which the program knows that each
             weight depends on its own gradients alone.
         options: for ``DistributedDataParallel``.
 
     Raises:
-        ValueError: the module, the program or an option does not allow it; nothing is changed.
+        ValueError: the module, the program or an option does not allow it, or no cut fits; nothing is changed.
         ExchangeError: the ranks can't connect; later, if one is lost, or they do different things.
         TypeError: later, if an optimizer is not known to work by weight.
     """
@@ -100,11 +104,12 @@ def shard_layers(
     if group.size() < 2:
         raise ValueError("`group` must have 2 ranks at least for layers to be in stages, got 1")
     args, kwargs = _call_of(example)
+    limit = parse_bytes(budget) if isinstance(budget, str) else budget
     device = next((each.device for each in module.parameters()), torch.device("cpu"))
     links = StageLinks(group, device)
     try:
         early = _checked(links, module, options, tuple(by_parameter))
-        found = _told_cuts(links, module, args, kwargs, cuts, early)
+        found = _told_cuts(links, module, args, kwargs, cuts, early, limit)
         stages = LayerStages(module, links, found, options)
         stages.capture(arguments_of(module, args, kwargs, device.type))
     except BaseException:
@@ -296,7 +301,7 @@ def _checked(
 
 def _told_cuts(
     links: StageLinks, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], cuts: Sequence[str] | None,
-    early: Sequence[Optimizer],
+    early: Sequence[Optimizer], budget: int | None,
 ) -> list[str]:  # fmt: skip
     """The first rank's cuts. Collective."""
     found, trouble = list(cuts or ()), ""
@@ -304,7 +309,7 @@ def _told_cuts(
         try:
             if cuts is None:
                 cutter: StageCutter = getattr(import_module(_CUTTER[0]), _CUTTER[1])
-                found = cutter(module, args, kwargs, links.count, next(iter(early), None))
+                found = cutter(module, args, kwargs, links.count, next(iter(early), None), budget)
             check_cuts(module, found, links.count)
         except Exception as error:  # all ranks hear of it
             trouble = str(error)
