@@ -68,6 +68,14 @@ def test_twenty_losses_are_those_of_ddp(ranks: int) -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.slow("ranks count each operation")
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_counted_peaks_are_those_predicted(ranks: int) -> None:
+    for each in answers(ranks, ("peaks",)):
+        assert all(abs(far) <= 0.03 for far in each["peaks"]), each
+
+
+@pytest.mark.exhaustive
 @pytest.mark.slow("ranks train in bfloat16")
 def test_a_step_that_a_scaler_leaves_out_is_left_out_on_all_ranks() -> None:
     for each in answers(2, ("scaled",)):

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import msgspec.structs
 
+from stoker.core.units import format_bytes
 from stoker.perf.communication.pipeline_stages import stages_of
 from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
-from stoker.perf.features.records import Layer, block_of
+from stoker.perf.features.records import Layer, Phase, block_of
 
 PROGRAM = -1
 """The place of what every rank does with its own batch: its loss, behind the last stage."""
@@ -102,8 +103,8 @@ def cuts_of(
             return cuts
     least = min(peaks.values())
     raise ValueError(
-        f"`budget` must hold the fullest of {ranks} stages, which takes {least / 1e9:.3g} GB, got {budget / 1e9:.3g}; "
-        "use more ranks or a smaller batch"
+        f"`budget` must hold the fullest of {ranks} stages, which takes {format_bytes(least)}, got "
+        f"{format_bytes(budget)}; use more ranks or a smaller batch"
     )
 
 
@@ -122,6 +123,7 @@ class _Reading:
         self._starts = [call.at for call in timeline.calls]
         self._turn = next((call.at for call in timeline.calls if call.phase == "backward"), timeline.end)
         """Where the backward pass begins."""
+        self._places = self._placed()
         self._whole = sum(each.bytes for each in timeline.buffers if each.category == "parameters")
 
     def _stage(self, module: str) -> int:
@@ -130,6 +132,27 @@ class _Reading:
             module = module.rpartition(".")[0]
         return self._stages.get(module, PROGRAM) if module else PROGRAM
 
+    def _placed(self) -> list[int]:
+        """The stage of each call: outside of modules, that of the modules around it in time."""
+        calls = self._timeline.calls
+        last = max((at for at, call in enumerate(calls) if call.phase == "forward" and call.module), default=-1)
+        found: list[int] = []
+        stage, phase = 0, "forward"
+        for place, call in enumerate(calls):
+            if call.phase != phase:
+                # The backward pass begins with that of the loss.
+                stage, phase = PROGRAM, call.phase
+            named = self._stage(call.module)
+            stage = named if named >= 0 else PROGRAM if phase == "forward" and place > last else stage
+            found.append(stage)
+        return found
+
+    def _stage_of(self, each: BufferLife) -> int:
+        """The stage that makes a buffer."""
+        named = self._stage(each.module)
+        place = bisect_right(self._starts, each.birth) - 1
+        return named if named >= 0 or place < 0 else self._places[place]
+
     def memory(self, stage: int, ranks: int) -> StageMemory:
         """The memory of one stage."""
         made = [
@@ -137,7 +160,7 @@ class _Reading:
             for place, each in enumerate(self._timeline.buffers)
             if each.category in ("activations", "temporaries") and each.birth >= self._timeline.begin
         ]
-        own = [(place, each) for place, each in made if self._stage(each.module) == stage]
+        own = [(place, each) for place, each in made if self._stage_of(each) == stage]
         weights = sum(
             each.bytes for each in self._timeline.buffers
             if each.category == "parameters" and max(0, self._stage(each.module)) == stage
@@ -149,7 +172,7 @@ class _Reading:
         given = [place for place, each in own if each.phase == "forward" and self._is_given(place, stage)]
         outputs = [
             place for place, each in made
-            if each.phase == "forward" and self._stage(each.module) >= 0 and self._is_read(place, PROGRAM)
+            if each.phase == "forward" and self._stage_of(each) >= 0 and self._is_read(place, PROGRAM)
         ]  # fmt: skip
         buffers = self._timeline.buffers
         totals = {
@@ -165,7 +188,7 @@ class _Reading:
         first = self._most([*back, *sums], self._turn, self._timeline.end)
         backward = self._most([*back, *map(self._summed, sums)], self._turn, self._timeline.end)
         loss = self._most(
-            (each for place, each in made if self._stage(each.module) == PROGRAM and each.phase != "optimizer"),
+            (each for _, each in made if self._stage_of(each) == PROGRAM and each.phase != "optimizer"),
             0, self._timeline.end,
         )  # fmt: skip
         update = round(share * self._most((e for _, e in made if e.phase == "optimizer"), 0, self._timeline.end))
@@ -208,30 +231,28 @@ class _Reading:
         death = self._starts[after] if after < len(self._starts) else self._timeline.end
         return msgspec.structs.replace(each, birth=max(each.birth, self._turn), death=max(death, each.birth + 1))
 
+    def _uses(self, each: BufferLife, phase: Phase) -> set[int]:
+        """Stages whose calls of a phase read or write a buffer, behind its birth."""
+        calls = self._timeline.calls
+        return {
+            self._places[use] for use in each.uses if calls[use].phase == phase and calls[use].at >= each.birth
+        }  # fmt: skip
+
     def _is_kept(self, each: BufferLife, stage: int) -> bool:
         """Whether a stage's own backward pass needs what its forward pass has made."""
-        calls = self._timeline.calls
-        return each.phase == "forward" and any(
-            calls[use].phase == "backward" and self._stage(calls[use].module) == stage for use in each.uses
-        )
+        return each.phase == "forward" and stage in self._uses(each, "backward")
 
     def _is_read(self, place: int, stage: int) -> bool:
-        calls, each = self._timeline.calls, self._timeline.buffers[place]
-        return any(
-            calls[use].phase == "forward" and calls[use].at >= each.birth and self._stage(calls[use].module) == stage
-            for use in each.uses
-        )
+        return stage in self._uses(self._timeline.buffers[place], "forward")
 
     def _reads(self, place: int, stage: int) -> bool:
         """Whether a stage reads what an earlier one has made."""
         each = self._timeline.buffers[place]
-        return each.phase == "forward" and 0 <= self._stage(each.module) < stage and self._is_read(place, stage)
+        return each.phase == "forward" and 0 <= self._stage_of(each) < stage and self._is_read(place, stage)
 
     def _is_given(self, place: int, stage: int) -> bool:
-        calls, each = self._timeline.calls, self._timeline.buffers[place]
-        return any(
-            calls[use].phase == "forward" and self._stage(calls[use].module) not in (stage,) for use in each.uses
-        )
+        """Whether others read what a stage has made."""
+        return bool(self._uses(self._timeline.buffers[place], "forward") - {stage})
 
     def _most(self, buffers: Iterable[BufferLife], start: int, stop: int, kept_until: int = 0) -> int:
         """Most bytes of some buffers alive at once between two events."""

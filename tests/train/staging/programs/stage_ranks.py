@@ -11,6 +11,7 @@ import random
 import sys
 import time
 import warnings
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.support.ranks import on_ranks
 from stoker.core.errors import ExchangeError
+from stoker.perf.features.step import trace
+from stoker.perf.memory.stages import stage_memory
+from stoker.train.fitting.live_bytes import LiveBytes
 from stoker.train.sharding.states import shard_states
 from stoker.train.sharding.weights import shard_weights
 from stoker.train.staging.calling import shard_layers
@@ -298,6 +302,49 @@ def twenty(rank):
     return apart(*found)
 
 
+class Wide(nn.Module):
+    """Blocks that keep much."""
+
+    def __init__(self, width=64):
+        super().__init__()
+        self.first = nn.Linear(32, width)
+        self.blocks = nn.Sequential(
+            *(nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+              for _ in range(8))
+        )  # fmt: skip
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x):
+        found = self.first(x)
+        for block in self.blocks:
+            found = found + block(found)
+        return self.head(found)
+
+
+def peaks(rank):
+    """Bytes that are alive at most, against those that are predicted, for cuts that are chosen."""
+    found = []
+    for rows, width in ((256, 64), (16, 128), (1024, 64)):
+        x, y = torch.randn(rows, 32), torch.randint(10, (rows,))
+        net = Wide(width)
+        optimizer = torch.optim.AdamW(net.parameters())
+        _, timeline = trace(
+            net, x, optimizer=optimizer, loss=partial(nn.functional.cross_entropy, target=y), target="cpu"
+        )
+        ddp = shard_layers(net, x, budget="1GB")
+        predicted = stage_memory(timeline, ddp.stoker_stages.cuts, dist.get_world_size())[rank].peak
+        counted = 0
+        for _ in range(3):
+            known = [each for each in (*net.parameters(), *states_of(optimizer)) if type(each).__name__[0] != "E"]
+            with LiveBytes([*known, x, y]) as live:
+                nn.functional.cross_entropy(ddp(x), y).backward()
+                optimizer.step()
+            optimizer.zero_grad()
+            counted = live.peak
+        found.append(predicted / counted - 1)
+    return found
+
+
 class Own(torch.optim.SGD):
     """Might look at all weights."""
 
@@ -436,7 +483,7 @@ def work(rank, names):
     return {name: OTHERS[name](rank) if name in OTHERS else compared(rank, name) for name in names}
 
 
-OTHERS = {each.__name__: each for each in (alone, naive, named, together, twenty, refused, different, over)}
+OTHERS = {each.__name__: each for each in (alone, naive, named, together, twenty, peaks, refused, different, over)}
 
 if __name__ == "__main__":
     chosen = sys.argv[2].split(",")
