@@ -79,7 +79,7 @@ def shard_layers(
     """Puts the layers of a module in stages, one a rank; returns a ``DistributedDataParallel`` around it. Collective.
 
     A rank keeps the weights, gradients and optimizer states of its stage. In a pass for training the batches of all
-    ranks go through the stages as micro-batches; each rank gets the outputs of its own, and its ``backward()`` sends
+    ranks go through the stages as micro-batches; each rank gets the outputs of its batch, and its ``backward()`` sends
     gradients back. Losses are those of DDP, to rounding.
 
     Args:

@@ -13,7 +13,7 @@ from stoker.train import torch_private
 from stoker.train.ring.torch_private import ignored_names
 from stoker.train.staging.graphs import StagedGraph
 from stoker.train.staging.states import why_not
-from stoker.train.staging.weights import PlacedWeight, places_of, stages_of
+from stoker.train.staging.weights import StagedWeight, places_of, stages_of
 
 _OPTIONS = {
     "find_unused_parameters": "all weights have a stage whose gradients go back in each pass",
@@ -87,22 +87,22 @@ def check_graph(graph: StagedGraph, options: Mapping[str, Any], device: str) -> 
         )
 
 
-def placed(module: nn.Module, graph: StagedGraph) -> dict[str, PlacedWeight]:
+def placed(module: nn.Module, graph: StagedGraph) -> dict[str, StagedWeight]:
     """The weights of a module and the stages of each.
 
     Raises:
         ValueError: a trained weight is not used.
     """
-    found: dict[str, PlacedWeight] = {}
+    found: dict[str, StagedWeight] = {}
     stages = stages_of(module, graph.weights)
     for name, (parameter, places) in places_of(module).items():
         if not stages[name] and parameter.requires_grad:
             raise ValueError(f"`{name}` must be used in a forward pass to be in a stage, or be frozen, and is not")
-        found[name] = PlacedWeight(name, parameter, places, stages[name] or (0,))
+        found[name] = StagedWeight(name, parameter, places, stages[name] or (0,))
     return found
 
 
-def check_stages(module: nn.Module, graph: StagedGraph, weights: Mapping[str, PlacedWeight]) -> None:
+def check_stages(module: nn.Module, graph: StagedGraph, weights: Mapping[str, StagedWeight]) -> None:
     """Raises ``ValueError`` for a call that uses a weight in a stage that does not keep it."""
     for name, stages in stages_of(module, graph.weights).items():
         if not set(stages) <= set(weights[name].stages):

@@ -55,7 +55,7 @@ class StageArgument:
         kind: a value, or a tensor of the module by its name.
         number: of the value.
         name: of a weight or buffer.
-        constant: a tensor of the graph itself.
+        constant: a tensor of the graph alone.
     """
 
     kind: Literal["value", "state", "constant"]
@@ -65,7 +65,7 @@ class StageArgument:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StageFunction:
     """A function of one stage.
 
     Attributes:
@@ -95,7 +95,7 @@ class StagedGraph:
     """
 
     values: tuple[StageValue, ...]
-    stage: Stage
+    stage: StageFunction
     inputs: tuple[int | None, ...]
     outputs: tuple[tuple[bool, Any], ...]
     spec: Any
@@ -180,7 +180,7 @@ def _path_of(node: fx.Node) -> str:
 
 
 def _is_state(graph: fx.GraphModule, node: fx.Node) -> bool:
-    """Whether a node is a tensor that the graph has from its module, or of its own."""
+    """Whether a node is a tensor that the graph has from its module, or holds itself."""
     return node.op == "get_attr" and isinstance(_attribute(graph, str(node.target)), Tensor)
 
 
@@ -287,7 +287,7 @@ def _states_of(cut: _Cut) -> tuple[tuple[frozenset[str], ...], tuple[frozenset[s
     return tuple(map(frozenset, weights)), tuple(map(frozenset, written))
 
 
-def _function_of(cut: _Cut, own: int) -> Stage:
+def _function_of(cut: _Cut, own: int) -> StageFunction:
     """The function of one stage: its nodes, with placeholders for what they use from outside."""
     made = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
@@ -309,7 +309,9 @@ def _function_of(cut: _Cut, own: int) -> Stage:
         copies[node] = made.node_copy(node, copies.__getitem__)
     results = [node for node in mine if node in cut.values]
     made.output(tuple(copies[node] for node in results))
-    return Stage(fx.GraphModule(cut.graph, made), tuple(arguments), tuple(cut.values[node].number for node in results))
+    return StageFunction(
+        fx.GraphModule(cut.graph, made), tuple(arguments), tuple(cut.values[node].number for node in results)
+    )
 
 
 def _draws(graph: fx.GraphModule) -> bool:

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (torch.distributed is typed in part)
-"""Tensors from one stage to another, over a gloo group of their own; a rank that is lost is named with its stage."""
+"""Tensors from one stage to another, over a separate gloo group; a rank that is lost is named with its stage."""
 
 from __future__ import annotations
 

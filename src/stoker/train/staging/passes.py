@@ -308,7 +308,7 @@ class _Draws:
 
     Args:
         links: to the other ranks.
-        number: of what is sent, beside the values.
+        number: of what is sent, besides the values.
     """
 
     def __init__(self, links: StageLinks, number: int) -> None:

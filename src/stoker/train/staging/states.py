@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from stoker.core.patching import Patches
 from stoker.train import torch_private
 from stoker.train.staging.links import StageLinks
-from stoker.train.staging.weights import PlacedWeight, StagedWeights
+from stoker.train.staging.weights import StagedWeight, StagedWeights
 from stoker.train.state.optimizers import Occasion, is_by_parameter
 
 _patches = Patches("loads of modules whose layers are in stages")
@@ -107,7 +107,7 @@ class StageStates:
     def _key(self, optimizer: Optimizer) -> str:
         return next(key for key, each in self._weights.optimizers.items() if each is optimizer)
 
-    def _drop(self, optimizer: Optimizer, held: dict[int, PlacedWeight]) -> None:
+    def _drop(self, optimizer: Optimizer, held: dict[int, StagedWeight]) -> None:
         for weight in held.values():
             if self._weights.own not in weight.stages:
                 optimizer.state.pop(weight.parameter, None)

@@ -38,7 +38,7 @@ _COPIES = frozenset({"data", "detach", "detach_", "__deepcopy__", "cpu", "numpy"
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedWeight:
+class StagedWeight:
     """A weight and the stages that use it.
 
     Attributes:
@@ -121,7 +121,7 @@ class StagedWeights:
         weights: by name, alike on all ranks.
     """
 
-    def __init__(self, own: int, weights: Mapping[str, PlacedWeight]) -> None:
+    def __init__(self, own: int, weights: Mapping[str, StagedWeight]) -> None:
         self.own, self.weights = own, dict(weights)
         self.by_parameter = {each.parameter: each for each in weights.values()}
         self.optimizers: dict[str, Optimizer] = {}
@@ -167,7 +167,7 @@ class StagedWeights:
         weight = self.by_parameter.get(cast("nn.Parameter", parameter))
         return weight is not None and weight.stages[0] == self.own
 
-    def held_by(self, optimizer: Optimizer) -> dict[int, PlacedWeight]:
+    def held_by(self, optimizer: Optimizer) -> dict[int, StagedWeight]:
         """Weights that an optimizer trains, by their numbers among its parameters."""
         every = (each for group in optimizer.param_groups for each in group["params"])
         return {number: self.by_parameter[each] for number, each in enumerate(every) if each in self.by_parameter}
@@ -205,7 +205,7 @@ class StagedWeights:
             kept = self._seen[name] = version, self.fetched(parameter)
         return kept[1]
 
-    def fetched_state(self, weight: PlacedWeight, optimizer: str) -> dict[str, Tensor | Plain]:
+    def fetched_state(self, weight: StagedWeight, optimizer: str) -> dict[str, Tensor | Plain]:
         """The state that an optimizer of another stage has of a weight. Not collective."""
         assert self.service is not None
         found = unpacked(self.service.fetch(weight.stages[0], f"{weight.name}:{optimizer}"))
