@@ -287,7 +287,7 @@ class _Passing(torch.autograd.Function):
     """All stages as one operation of the program's graph."""
 
     @staticmethod
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(
         context: Any, work: StagePass, _stand_in: Tensor, given: dict[int, Tensor], *_inputs: Tensor
     ) -> tuple[Tensor, ...]:
         context.work, context.given = work, dict.fromkeys(given)
@@ -299,7 +299,7 @@ class _Passing(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(context: Any, *gradients: Tensor | None) -> Any:
+    def backward(context: Any, *gradients: Tensor | None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         return None, None, None, *context.work.backward(gradients, context.given)
 
 
