@@ -130,6 +130,8 @@ def test_what_cannot_be_in_stages_is_refused_on_all_ranks_before_anything_change
         "branch": "`Odd` must be one graph that torch.export captures",
         "python": "`Odd` must draw by torch alone",
         "function": "`Straight` must not be used in a model",
+        "checkpoint": "`saved_tensors_hooks` must not be used in a model",
+        "older": "`CheckpointFunction` must not be used in a model",
         "idle": "`more.weight` must be used in a forward pass",
         "order": "`cuts` must leave operations for each stage, got none for stage 0",
         "argument": "`Odd` must be called with tensors, numbers and text",

@@ -188,8 +188,8 @@ def captured(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         )
     if functions:
         raise ValueError(
-            f"`{functions[0]}` must not be used in a model whose layers are in stages: a graph has the operations of "
-            "its forward pass, and loses its own gradient"
+            f"`{functions[0]}` must not be used in a model whose layers are in stages, as functions that state their "
+            "gradients and checkpoints do: a graph has the operations of the forward pass alone"
         )
     return found
 
@@ -202,16 +202,25 @@ def _module_of(program: Any) -> fx.GraphModule:
 
 
 def _watch_functions(patches: Patches, found: list[str]) -> None:
-    """Notes the autograd functions that a capture meets: it goes through their forward passes."""
+    """Notes autograd functions and what packs saved tensors, as checkpoints do: a capture goes through both."""
     original = torch.autograd.Function.__dict__["apply"]
     plain = original.__func__
 
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
-        if not cls.__module__.startswith("torch."):
+        # Torch has more of them, which a capture knows; checkpoints of the older kind compute without gradients in it.
+        if not cls.__module__.startswith("torch.") or cls.__module__ == "torch.utils.checkpoint":
             found.append(cls.__name__)
         return plain(cls, *args, **kwargs)
 
     patches.set(torch.autograd.Function, "apply", classmethod(apply))
+    hooks = torch.autograd.graph.saved_tensors_hooks
+    enter = hooks.__enter__
+
+    def entering(self: Any) -> None:
+        found.append("saved_tensors_hooks")
+        enter(self)
+
+    patches.set(hooks, "__enter__", entering)
 
 
 def _watch_attributes(patches: Patches, module: nn.Module, found: list[str]) -> None:

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 from benchmarks.support.ranks import on_ranks
 from stoker.core.errors import ExchangeError
@@ -418,6 +419,9 @@ def refused(rank):
     case("branch", Odd(branch), example=rows)
     case("python", Odd(shift), example=rows)
     case("function", Odd(lambda _module, x: Straight.apply(x)), example=rows)
+    again = partial(checkpoint, use_reentrant=False)
+    case("checkpoint", Odd(lambda module, x: again(module.last, x)), example=rows)
+    case("older", Odd(lambda module, x: checkpoint(module.last, x, use_reentrant=True)), example=rows)
     unused = Odd(lambda _module, x: x)
     unused.more = nn.Linear(2, 2)
     case("idle", unused, example=rows)
