@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch._subclasses import fake_tensor as _fake
 from torch.nn import utils
 from torch.nn.parallel import DistributedDataParallel
@@ -66,6 +66,12 @@ SYMBOLS = (
     (
         "torch.optim.Optimizer._optimizer_step_post_hooks", "what comes first behind a step, before a program's hooks",
         "before 2.6",
+    ),
+    (
+        "torch.amp.GradScaler._unscale_grads_", "a step that is left out is left out by all stages", "before 2.6",
+    ),
+    (
+        "torch._ops.OpOverload._schema", "what an operation of a captured graph changes", "before 2.6",
     ),
     (
         "torch.nn.utils.clip_grad._get_total_norm", "the norm that clipping goes by: of whole gradients", "before 2.6",
@@ -237,3 +243,18 @@ def without_views(outputs: Any) -> Any:
     leaves, spec = tree_flatten(outputs)
     copied = [each.clone() if isinstance(each, Tensor) and cast("Any", each)._is_view() else each for each in leaves]
     return tree_unflatten(copied, spec)
+
+
+def arguments_of(node: fx.Node) -> list[tuple[Any, Any]]:
+    """The arguments of an operation as its schema names them, and what each is in a graph; empty without a schema."""
+    schema = getattr(node.target, "_schema", None)
+    if node.op != "call_function" or schema is None:
+        return []
+    return [
+        (argument, node.args[place] if place < len(node.args) else node.kwargs.get(argument.name))
+        for place, argument in enumerate(schema.arguments)
+    ]
+
+
+UNSCALE = "_unscale_grads_"
+"""Name of the method of a GradScaler that looks for gradients that are not finite."""
