@@ -75,11 +75,19 @@ BARS = (
     "arena_run",
     "memory_exact",
     "memory_speed",
+    "deploy_exact",
+    "deploy_accuracy",
+    "deploy_cpu",
     "sim_64gpu",
     "sim_bound",
     "sim_speed",
+    "serve_speed",
+    "serve_overload",
+    "serve_swap",
     "allocator_scale",
     "cluster_live",
+    "deploy_exact_rtl",
+    "deploy_build",
 )
 RESULTS = Path(__file__).parent / "results"
 _VERSIONS = ("torch", "numpy", "opencv-python-headless", "msgspec")

@@ -24,7 +24,7 @@ from stoker.ui.exchange.run_text import write_splits
 BAR = Bar(
     "comm_programs",
     "unmodified programs under stoker run --comm auto against plain DDP, 4 ranks at 200 Mbit/s and on loopback",
-    headline=("alexnet", "dlrm", "nmt", "resnet", "loopback"),
+    headline=("alexnet", "dlrm", "nmt", "resnet", "wide", "loopback"),
 )
 _RANKS, _MEGABITS = 4, 200.0
 _BARS = {"alexnet": 3.0, "dlrm": 6.0, "nmt": 1.8, "resnet": 0.97}
@@ -118,9 +118,14 @@ def measure(options: Options) -> Report:
                 )
                 rows.append([f"{model}, 200 Mbit/s", f"{1e3 * plain[-1]:.0f} ms", f"{1e3 * served[-1]:.0f} ms"])
             if options.size != "tiny":
-                leave_s, runs = ran(nodes, "alexnet", share, served=True, leave="split")
+                plain_s = step_s(nodes, "wide", share, served=False)
+                leave_s, runs = ran(nodes, "wide", share, served=True, leave="split")
+                report.at_least("wide", "wide: step of plain DDP / with --comm-allow split", [plain_s / leave_s], 2.0)
                 split = "; ".join(line for each in runs.replicas for line in write_splits(each)) or "nothing was split"
-                rows.append([f"alexnet, --comm-allow split: {split}", "", f"{1e3 * leave_s:.0f} ms"])
+                report.note(f"wide, --comm-allow split: {split}")
+                rows.append([
+                    "wide, --comm-allow split, 200 Mbit/s", f"{1e3 * plain_s:.0f} ms", f"{1e3 * leave_s:.0f} ms",
+                ])  # fmt: skip
                 other = step_s(nodes, "dlrm_sparse", share, served=False)
                 rows.append(["dlrm with sparse=True, 200 Mbit/s", f"{1e3 * other:.0f} ms", ""])
     except NoNamespaces as error:

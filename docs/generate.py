@@ -25,15 +25,20 @@ import stoker.train.arena
 from stoker.cli.arguments import Parser
 from stoker.cli.cache.main import COMMANDS as CACHE_COMMANDS
 from stoker.cli.cluster.main import COMMANDS as CLUSTER_COMMANDS
+from stoker.cli.deploy.main import COMMANDS as DEPLOY_COMMANDS
 from stoker.cli.main import COMMANDS, main
 from stoker.cli.perf.main import COMMANDS as PERF_COMMANDS
+from stoker.cli.serve.main import COMMANDS as SERVE_COMMANDS
 from stoker.core.settings import Key
 from stoker.core.settings_sources import PRECEDENCE
 from stoker.core.units import format_bytes, format_seconds
 from stoker.run.settings import KEYS, RunSettings
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
-GROUPS = {"cache": CACHE_COMMANDS, "cluster": CLUSTER_COMMANDS, "perf": PERF_COMMANDS}
+GROUPS = {
+    "cache": CACHE_COMMANDS, "cluster": CLUSTER_COMMANDS, "deploy": DEPLOY_COMMANDS, "perf": PERF_COMMANDS,
+    "serve": SERVE_COMMANDS,
+}  # fmt: skip
 ABOUT_COMMANDS = """\
 Every command with its arguments. How they are used: [running programs](../guide/run.md). A command that refuses its
 arguments prints one line that says what to change, and exits with status 2."""

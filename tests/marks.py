@@ -17,7 +17,19 @@ FORKING = ("tests/faults/", "tests/feed/", "tests/run/test_library.py")
 memory of its parent: a process that has run the cache's tests before takes five times as long for these."""
 
 EXHAUSTIVE: dict[str, str] = {
+    "tests/deploy/hardware/test_fitting.py::test_a_dense": "stays: what is too large; no synthesis there",
+    "tests/deploy/hardware/test_many_nets.py": "stays: test_live, most units in one simulator",
     # What repeats a kind of test that stays in `make test`, by the id of a test from its beginning on; `*` is any text.
+    "tests/serve/test_grpc.py::test_health": "stays: answers, and another's client",
+    "tests/serve/test_grpc.py::test_refusals": "stays: answers; the same refusals over HTTP",
+    "tests/serve/test_live.py::TestClients": "stays: what requests may hold, in test_requests; statuses, live",
+    "tests/serve/test_live.py::TestProcesses::test_a_drain": "stays: killed engines",
+    "tests/serve/test_live.py::TestProcesses::test_a_stopped": "stays: killed engines",
+    "tests/serve/test_live.py::TestProcesses::test_nothing_is_left_after_its_end[True": "stays: not stopped",
+    "tests/serve/test_live.py::TestProcesses::test_the_end_of": "stays: killed engines",
+    "tests/serve/test_live.py::TestSources": "stays: one form, of ONNX; refusals of the queue, pure",
+    "tests/serve/test_live.py::TestTorch": "stays: ONNX, by the same processes",
+    "tests/serve/test_live.py::TestVersions::test_a_version": "stays: answers of one version",
     "tests/train/arena/eager/test_allocator.py::test_another_step": "stays: a real step; drawn plans and requests",
     "tests/train/arena/eager/test_allocator.py::test_real_steps_go_by_the_plan[medium_256": "stays: one of four steps",
     "tests/train/arena/eager/test_allocator.py::test_real_steps_go_by_the_plan[medium_512": "stays: one of four steps",
@@ -119,6 +131,8 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/run/fitting/test_fitting.py::test_a_program_that_fits": "stays: one that is made to fit",
     "tests/run/fitting/test_fitting.py::test_a_report_touches": "stays: as above; no plan, in perf",
     "tests/run/fitting/test_fitting.py::test_a_report_promises": "stays: one that is made to fit; the choice, in perf",
+    "tests/run/fitting/test_frameworks.py::*[lightning": "stays: Accelerate",
+    "tests/run/fitting/test_frameworks.py::*[trainer": "stays: Accelerate",
     "tests/train/fitting/test_recomputing.py::test_it_loads_in_a_python": "stays: files that do not name stoker",
     "tests/run/exchanging/test_exchanging.py::test_a_programs_own_hook": "stays: on ranks, in tests/train/test_ranks",
     "tests/run/exchanging/test_exchanging.py::test_what_a_framework": "stays: ranks that a program starts",

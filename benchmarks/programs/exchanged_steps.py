@@ -70,6 +70,12 @@ def _alexnet(share: float) -> tuple[nn.Module, Draw]:
     return model, lambda: (torch.randn(8, 3, 32, 32), torch.randint(10, (8,)))
 
 
+def _wide(share: float) -> tuple[nn.Module, Draw]:
+    wide = int(4096 * share)
+    pairs = [nn.Sequential(nn.Linear(256, wide), nn.GELU(), nn.Linear(wide, 256)) for _ in range(2)]
+    return nn.Sequential(*pairs, nn.Linear(256, 10)), lambda: (torch.randn(64, 256), torch.randint(10, (64,)))
+
+
 def _resnet(share: float) -> tuple[nn.Module, Draw]:
     width = int(128 * share)
     model = nn.Sequential(
@@ -91,7 +97,7 @@ def _nmt(share: float) -> tuple[nn.Module, Draw]:
 
 MODELS: dict[str, Callable[[float], tuple[nn.Module, Draw]]] = {
     "alexnet": _alexnet, "dlrm": _dlrm, "dlrm_sparse": lambda share: _dlrm(share, sparse=True), "nmt": _nmt,
-    "resnet": _resnet,
+    "resnet": _resnet, "wide": _wide,
 }  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from stoker.backends.remote.messages import PURPOSE
 from stoker.backends.remote.reach import GatewayProcess, RemoteBackend, RemoteGateway
 from stoker.backends.remote.settings import RemoteSettings
 from stoker.backends.ship_records import PROGRAM, RECORD, SAMPLE
+from stoker.core.slots.ring import Ring
 from stoker.feed.program import Iteration, Tier, WorkerIdentity, WorkItem
 from stoker.feed.transport.messages import (
     Channel,
@@ -36,7 +37,6 @@ from stoker.feed.transport.messages import (
     unpack_ready,
 )
 from stoker.feed.transport.rings import Payload
-from stoker.feed.transport.slots import Ring
 from stoker.wire.certificates import create_certificate
 from stoker.wire.greeting import receive
 from stoker.wire.secrets import create_secret, load_secrets

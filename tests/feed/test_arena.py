@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.data import default_collate  # noqa: E402
 
+from stoker.core.slots.writers import SlotWriter  # noqa: E402
 from stoker.feed.transport.pack import digest, pack, place, unpack  # noqa: E402
-from stoker.feed.transport.slots import SlotWriter  # noqa: E402
 from stoker.feed.worker.arena import SlotArena  # noqa: E402
 
 LARGE = 80  # a square of this side is worth moving on its own

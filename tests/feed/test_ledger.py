@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.feed.state.ledger import FreeSlots, Item, Items, Lease, Ledger, State
+from stoker.core.slots.free_slots import FreeSlots
+from stoker.feed.state.ledger import Item, Items, Lease, Ledger, State
 from tests.feed.world import work
 
 

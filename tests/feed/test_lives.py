@@ -19,9 +19,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from stoker.core.slots.free_slots import FreeSlots
 from stoker.feed.state import events as ev
 from stoker.feed.state import instructions as do
-from stoker.feed.state.ledger import FreeSlots, Lease, Ledger, State, Worker
+from stoker.feed.state.ledger import Lease, Ledger, State, Worker
 from stoker.feed.state.machine import Machine
 from tests.feed.world import World, decision
 

@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 import pytest
 
 from stoker.core.errors import StreamNotRepeatableError, WorkerLostError, WorkerStartError
+from stoker.core.slots.free_slots import FreeSlots
 from stoker.feed.state import events as ev
 from stoker.feed.state import instructions as do
-from stoker.feed.state.ledger import FreeSlots, State
+from stoker.feed.state.ledger import State
 from stoker.feed.state.life import Phase
 from stoker.feed.state.machine import MAX_LOSSES
 from stoker.feed.state.probing import Probing

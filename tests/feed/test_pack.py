@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.core.errors import WireError
+from stoker.core.slots.writers import SlotWriter
 from stoker.feed.transport.pack import digest, pack, place, unpack
-from stoker.feed.transport.slots import SlotWriter
 
 Point = namedtuple("Point", "x y")
 DTYPES = [

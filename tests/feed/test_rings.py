@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.core.errors import WireError
+from stoker.core.slots.ring import create_memory
+from stoker.core.slots.writers import SlotWriter
 from stoker.feed.transport import rings
 from stoker.feed.transport.messages import Place, ReadyHeader
 from stoker.feed.transport.pack import pack, place
 from stoker.feed.transport.rings import Payload, SlotKeeper
-from stoker.feed.transport.slots import SlotWriter, create_memory
 
 
 class Bench:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from stoker.core.slots.free_slots import FreeSlots
 from stoker.feed.program import WorkItem
 from stoker.feed.scaling import Decision
 from stoker.feed.state import events as ev
 from stoker.feed.state import instructions as do
-from stoker.feed.state.ledger import FreeSlots, Ledger
+from stoker.feed.state.ledger import Ledger
 from stoker.feed.state.machine import Machine
 
 

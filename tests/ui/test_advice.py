@@ -38,6 +38,18 @@ def test_of_a_script() -> None:
     assert found.command == "stoker run train.py 'a b'"
 
 
+@pytest.mark.parametrize(
+    ("run", "config", "command"),
+    [
+        ("runs/a", {"comm": "auto"}, "stoker exchange runs/a"), ("runs/a", {"fit": "auto"}, "stoker explain runs/a"),
+        ("", {"comm": "auto"}, "stoker doctor"), ("runs/a", {"comm": "off", "fit": "off"}, "stoker doctor"),
+    ],
+)  # fmt: skip
+def test_without_loaders(run: str, config: dict[str, object], command: str) -> None:
+    """A program whose step is served is told of that, not to look for a fault of its machine."""
+    assert advise(situation(["train.py"], run, **config), LimitingResource(kind="none", text="")).command == command
+
+
 def window(wait: float, workers: int = 2, cores_used: float = 1.0) -> RecordedWindow:
     """A window with this share of input wait; the rest is compute."""
     split = Split(input_wait_frac=wait, h2d_frac=0.0, compute_frac=1.0 - wait, other_frac=0.0)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +22,8 @@ from stoker.backends.remote import messages as hosts
 from stoker.cache.cluster.messages import frames as nodes
 from stoker.core.errors import PeerLostError, WireError
 from stoker.feed.transport import messages as workers
+from stoker.serve.engine import ANY, Interface, TensorSpec
+from stoker.serve.processes import messages as engines
 from stoker.train.ring import links
 from stoker.train.ring.watching import watch
 from stoker.train.state import messages as state
@@ -156,7 +159,33 @@ def _watch_samples() -> Iterator[bytes]:
         yield watch.FRAMING.pack(kind, len(body), 0) + body
 
 
+def _engine_samples() -> Iterator[bytes]:
+    kinds = engines.EngineMessage
+    spec = TensorSpec("x", np.dtype("<f4"), (ANY, 3))
+    for kind, body in (
+        (kinds.LOADED, b""),
+        (kinds.FORK, engines.pack(engines.Birth(1, 1 << 20, 1 << 19, 32, 5.0))),
+        (kinds.READY, engines.warm(Interface((spec,), (spec,), "onnxruntime", {"cycles": 3}), [(1, 0.1), (2, 0.2)])),
+        (kinds.RUN, engines.pack(engines.BatchRun(7, 1, [engines.TensorPlace(0, (2, 3))], 24))),
+        (kinds.DONE, engines.pack(engines.BatchDone(7, 0.1, [engines.TensorPlace(64, (2, 3), "<f4")]))),
+        (kinds.BROKEN, engines.pack(engines.Failure("ValueError: no", 7))),
+    ):
+        yield engines.FRAMING.pack(kind, len(body), 0) + body
+
+
+def _engine_message(kind: engines.EngineMessage, body: bytes) -> object:
+    kinds = engines.EngineMessage
+    structs: dict[engines.EngineMessage, Any] = {
+        kinds.FAILED: engines.Failure, kinds.FORK: engines.Birth, kinds.FORKED: engines.Birth,
+        kinds.RUN: engines.BatchRun, kinds.DONE: engines.BatchDone, kinds.BROKEN: engines.Failure,
+    }  # fmt: skip
+    if kind is kinds.READY:
+        return engines.ready_of(body)
+    return engines.unpack(body, structs[kind]) if kind in structs else body
+
+
 SPOKEN = {
+    "engines": Spoken(engines.FRAMING, tuple(_engine_samples()), _engine_message),
     "parts of a state": Spoken(state.FRAMING, tuple(_state_samples()), _state_message),
     "links between ranks": Spoken(links.FRAMING, tuple(_link_samples()), lambda _, body: links.read_pass_opening(body)),
     "watches of ranks": Spoken(watch.FRAMING, tuple(_watch_samples()), _watch_message),

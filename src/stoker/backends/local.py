@@ -30,13 +30,13 @@ from stoker.backends.template import template_main
 from stoker.core.errors import WorkerStartError
 from stoker.core.forking import at_fork
 from stoker.core.interrupts import interrupts_deferred
+from stoker.core.slots.ring import create_memory
 from stoker.feed.program import Program, WorkerIdentity
 from stoker.feed.shell.backend import Template
 from stoker.feed.shell.gateway import Gateway
 from stoker.feed.transport.board import Board
 from stoker.feed.transport.descriptors import spare_descriptors
 from stoker.feed.transport.messages import Channel, MessageKind
-from stoker.feed.transport.slots import create_memory
 
 _LEAST_DESCRIPTORS = 16
 """Enough for a template, one worker, a throwaway worker, a ring, and those that starting a process needs briefly."""

@@ -51,6 +51,10 @@ COMMANDS = (
         "exchange", "stoker.cli.exchange.main", "plan how ranks exchange a program's gradients, or show how a run did"
     ),
     Command("perf", "stoker.cli.perf.main", "predict where time goes: of a program's step, of a fleet of jobs"),
+    Command("deploy", "stoker.cli.deploy.main", "carry a trained model to whole numbers, and to what runs them"),
+    Command(
+        "serve", "stoker.cli.serve.main", "answer requests with a model, change its version, plan how many engines"
+    ),
     Command("sim", "stoker.cli.sim", "simulate a cluster's jobs, with and without the allocator of CPUs"),
     Command("config", "stoker.cli.config_show", "show the settings and where each comes from"),
     Command("doctor", "stoker.cli.doctor.main", "check this machine: memory, descriptors, cores, torch"),

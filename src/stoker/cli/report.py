@@ -10,12 +10,15 @@ from stoker.cli.arguments import Parser, whole
 from stoker.cli.output import print_json, write_text
 from stoker.records.exchange_file import read_exchanges
 from stoker.records.fitting_file import read_fits
-from stoker.records.runlog import RUNS_FOLDER, find_run, read_ranks, read_run
+from stoker.records.runlog import RUNS_FOLDER, Run, find_run, read_ranks, read_run
 from stoker.ui.exchange.averaging_text import averages_of, render_averaging
 from stoker.ui.exchange.run_text import render_exchange_runs
 from stoker.ui.fitting.text import render_fits
 from stoker.ui.report_html import render_html
 from stoker.ui.report_text import render_text
+from stoker.ui.serving.figures import ServedSummary, served_models
+from stoker.ui.serving.html import render_served_html
+from stoker.ui.serving.text import render_served
 from stoker.ui.summary import summarise
 from stoker.ui.terminal import style_for
 
@@ -37,6 +40,8 @@ def main(argv: list[str]) -> int:
     arguments = _parser().parse_args(argv)
     folder = find_run(arguments.run)
     run = read_run(folder, arguments.rank)
+    if served := served_models(run.events):
+        return _show_served(run, served, arguments)
     summary = summarise(run, read_ranks(folder) if len(run.ranks) > 1 else ())
     if arguments.json:
         print_json(summary)
@@ -50,6 +55,17 @@ def main(argv: list[str]) -> int:
         exchanges = render_exchange_runs(read_exchanges(folder), style)
         fits = render_fits(read_fits(folder), style)
         sys.stdout.write("".join(f"\n{text}" for text in (exchanges, fits) if text))
+    return 0
+
+
+def _show_served(run: Run, served: list[ServedSummary], arguments: argparse.Namespace) -> int:
+    """The report of a service, which has no loaders."""
+    if arguments.json:
+        print_json(served)
+    elif arguments.html:
+        write_text(render_served_html(run, served), arguments.html, "--html")
+    else:
+        sys.stdout.write(render_served(served, style_for(sys.stdout, os.environ)))
     return 0
 
 

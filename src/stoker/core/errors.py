@@ -222,3 +222,39 @@ class AveragingError(StokerError):
     """Ranks whose model is averaged do not train the same weights. Fields: rank, step."""
 
     code = "STOKER1611"
+
+
+class ModelImportError(StokerError):
+    """A module cannot become a graph of integers: an operation, size or weight is not supported. Fields: where."""
+
+    code = "STOKER1701"
+
+
+class CalibrationError(StokerError):
+    """The samples that ranges are taken from do not do: none, not finite, or of another shape. Fields: value."""
+
+    code = "STOKER1702"
+
+
+class PackageError(StokerError):
+    """A package of an integer model is missing, damaged, or of a newer format. Fields: path."""
+
+    code = "STOKER1703"
+
+
+class ToolError(StokerError, RuntimeError):
+    """A tool for hardware cannot be started, fails, takes too long, or its kept result was changed."""
+
+    code = "STOKER1711"
+
+
+class DeviceTooSmallError(StokerError):
+    """An FPGA has too little of what a design takes. Fields: device, resource, taken, available."""
+
+    code = "STOKER1712"
+
+
+class ServingError(StokerError):
+    """A model cannot be served: it does not load, its engines do not start, or it is asked what it has not."""
+
+    code = "STOKER1801"

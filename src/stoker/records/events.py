@@ -348,6 +348,42 @@ class ModelAveraged(Event, tag="model_averaged"):
     """``warm-up``, ``period``, or what it came before."""
 
 
+class VersionStarted(Event, tag="version_started"):
+    """A version of a model is warm and can be asked by `stoker serve`."""
+
+    model: str
+    version: str
+    source: str
+    """Where it was loaded from."""
+    platform: str
+    """What computes it."""
+    costs: list[tuple[int, float]]
+    """Samples of a batch and the seconds that it takes, as measured at the start."""
+
+
+class ServedWindow(Event, tag="served_window"):
+    """What `stoker serve` did with the requests for a model in about a second."""
+
+    model: str
+    version: str
+    """That answered at the end."""
+    seconds: float
+    outcomes: dict[str, int]
+    """Requests: ``answered``, ``refused`` on arrival, ``dropped`` at dispatch, ``malformed``, ``failed``,
+    ``cancelled``."""
+    p50_s: float | None
+    """From arrival to answer, of answered ones; None without any."""
+    p99_s: float | None
+    batch: float | None
+    """Mean samples of a batch; None without any."""
+    waiting: int
+    """Requests at the end."""
+    engines: int
+    """That were warm at the end."""
+    retries: int
+    """Requests that lost their engine and ran again."""
+
+
 class RunEnded(Event, tag="run_ended"):
     """The program ended; absent when it was killed."""
 
@@ -371,6 +407,8 @@ AnyEvent = (
     | CheckpointSaved
     | SizesChosen
     | ModelAveraged
+    | VersionStarted
+    | ServedWindow
     | RunEnded
 )
 """Every record that can stand in ``events.jsonl``."""

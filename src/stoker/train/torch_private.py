@@ -41,6 +41,11 @@ SYMBOLS = (
         "torch.nn.parallel.DistributedDataParallel._register_builtin_comm_hook",
         "a program's hook of torch's own C++: replaced", "before 2.6",
     ),
+    ("torch._C.DisableTorchFunction", "what hooks do is no call of the program", "before 2.6"),
+    (
+        "torch.utils._python_dispatch._disable_current_modes", "copies to host memory are out of a count's sight",
+        "before 2.6",
+    ),
     ("torch.utils._python_dispatch._get_current_dispatch_mode", "which mode a program entered last", "before 2.6"),
     ("torch.utils._python_dispatch.TorchDispatchMode", "counts bytes of a program", "before 2.6"),
     ("torch.utils._pytree.tree_flatten", "takes nested values apart", "before 2.6"),
@@ -73,6 +78,10 @@ FakeTensor = _fake.FakeTensor
 Dropout = nn.modules.dropout._DropoutNd
 top_mode: Callable[[], Any] = _dispatch._get_current_dispatch_mode
 """The mode that sees operations first; None without one."""
+without_functions: Callable[[], Any] = torch._C.DisableTorchFunction
+"""A context in which no mode or subclass sees functions, and operations are seen as always."""
+without_modes: Callable[[], Any] = _dispatch._disable_current_modes
+"""A context in which no mode sees operations."""
 AveragingNorm = nn.modules.batchnorm._NormBase
 identity_of: Callable[[torch.UntypedStorage], int] = operator.attrgetter("_cdata")
 """A number that identifies a storage as long as it lives."""

@@ -119,6 +119,10 @@ def _keyword(option: str, following: str) -> str:
 
 def _advise(situation: Situation, limit: LimitingResource, program: str, run: str) -> Advice:
     match limit.kind:
+        case "none" if situation.config.get("comm", "off") != "off" and situation.run:
+            return Advice(command=f"stoker exchange {run}", why="how gradients were exchanged, and why so")
+        case "none" if situation.config.get("fit", "off") != "off" and situation.run:
+            return Advice(command=f"stoker explain {run}", why="what made the program fit, and what was not taken")
         case "none":
             return Advice(command="stoker doctor", why="checks that stoker and torch find each other")
         case "unknown" if situation.window_missing == NO_BATCH:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -37,6 +38,11 @@ def render_page(title: str, body: str, style: str = "") -> str:
         f"<title>{escape(title)}</title>\n<style>{STYLE_SHEET}{style}</style>\n</head>\n"
         f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
     )
+
+
+def draw_prose(text: str) -> str:
+    """Sentences as HTML: what stands between backquotes, as names and commands do in a terminal, is set as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def draw_header(command: str, title: str, *lines: str) -> str:
@@ -83,7 +89,7 @@ def draw_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: S
 
 def draw_list(items: Iterable[str], kind: str = "") -> str:
     """A list of texts; nothing where there are none."""
-    listed = "".join(f"<li>{escape(item)}</li>" for item in items)
+    listed = "".join(f"<li>{draw_prose(item)}</li>" for item in items)
     start = f'<ul class="{kind}">' if kind else "<ul>"
     return f"{start}{listed}</ul>" if listed else ""
 

@@ -27,6 +27,7 @@ from stoker.ui.html_page import (
     draw_figure,
     draw_header,
     draw_list,
+    draw_prose,
     draw_section,
     draw_table,
     draw_tiles,
@@ -327,7 +328,7 @@ def _incidents(summary: Summary) -> str:
     if not rows:
         return draw_section(title, '<div class="card soft">None.</div>')
     body = "".join(
-        f'<tr><td class="t">{write_clock(t_s)}</td><td>{escape(_capital(text))}'
+        f'<tr><td class="t">{write_clock(t_s)}</td><td>{draw_prose(_capital(text))}'
         + (f"<details><summary>stack</summary><pre>{escape(stack)}</pre></details>" if stack else "")
         + "</td></tr>"
         for t_s, text, stack in sorted(rows, key=lambda row: row[0])

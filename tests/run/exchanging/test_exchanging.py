@@ -63,6 +63,20 @@ def test_a_program_without_replicas_has_a_line_and_a_report(tmp_path: Path, caps
     assert "this program made none: nothing was exchanged" in reported(tmp_path, capsys)
 
 
+def test_without_the_flag_nothing_acts_or_is_replaced(tmp_path: Path) -> None:
+    """So `--comm` costs a step nothing where it is off."""
+    program = tmp_path / "plain.py"
+    program.write_text(
+        "import sys\n"
+        "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+        "print([name for name in sys.modules if name.startswith(('stoker.train.', 'stoker.run.exchanging'))])\n"
+        "print({each.__module__ for each in (DDP.__init__, DDP.register_comm_hook, DDP.no_sync, DDP.join_hook)})\n"
+    )
+    assert started(tmp_path, program=str(program), way="off").stdout.splitlines() == [
+        "['stoker.train.settings']", "{'torch.nn.parallel.distributed'}",
+    ]  # fmt: skip
+
+
 @pytest.mark.slow("two ranks start python and torch")
 def test_ranks_of_a_program_have_one_voice_and_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done = started(tmp_path, "spawned", "8")

@@ -26,7 +26,7 @@ from stoker.records.fitting import FitPlan
 from stoker.records.memory import MemoryReport
 from stoker.run.fitting.devices import EMULATED, FitDevice
 from stoker.run.fitting.planning import certified_plan
-from stoker.run.fitting.pricing import seconds_of
+from stoker.run.fitting.pricing import host_link, seconds_of
 from stoker.ui.fitting.words import write_plan
 from stoker.ui.memory.html import render_memory_page
 from stoker.ui.memory.text import render_memory
@@ -152,7 +152,8 @@ def _question(
         features=features, timeline=seconds_of(features, traced.timeline, device), larger=traced.larger,
         traced=traced.sized, evaluation=traced.evaluation, evaluates=traced.evaluates,
         device=device.name if arguments.memory is None or device.emulated else "", available=available,
-        emulated=device.emulated, model=traced.model, planned=planned, ranks=arguments.ranks, step_s=step_s,
+        emulated=device.emulated, model=traced.model, link=host_link(device) if traced.program else None,
+        planned=planned, ranks=arguments.ranks, step_s=step_s,
     )  # fmt: skip
 
 

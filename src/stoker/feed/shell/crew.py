@@ -21,6 +21,7 @@ import msgspec
 
 from stoker.core.errors import WireError, WorkerStartError
 from stoker.core.forking import at_fork
+from stoker.core.slots.ring import Ring
 from stoker.feed.program import Iteration, Program, Tier, WorkerIdentity, WorkItem
 from stoker.feed.purity.probe import Role
 from stoker.feed.scaling import Observation
@@ -31,7 +32,6 @@ from stoker.feed.state import instructions as do
 from stoker.feed.state.ledger import Ledger
 from stoker.feed.transport.board import Departure, Whereabouts
 from stoker.feed.transport.messages import Channel, Frame, LeaseFlag, MessageKind, pack_lease
-from stoker.feed.transport.slots import Ring
 
 _REFUSED_S = 1.0
 """After a failed start, no worker is requested for this long."""

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from stoker.core.errors import StokerError
 from stoker.core.mishaps import BestEffort, reraise_from_handler
+from stoker.core.slots.ring import Ring
 from stoker.feed.fetch import moves_samples
 from stoker.feed.listener import Listener
 from stoker.feed.order.sampling import Order
@@ -39,7 +40,6 @@ from stoker.feed.transport.board import Departure
 from stoker.feed.transport.messages import Frame, MessageKind, ReadyHeader, unpack_lease, unpack_ready
 from stoker.feed.transport.pack import unpack
 from stoker.feed.transport.rings import Payload, SlotKeeper
-from stoker.feed.transport.slots import Ring
 
 _T = TypeVar("_T")
 _POLL_S = 0.1

@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 
 from stoker.core.errors import WorkerStartError
+from stoker.core.slots.free_slots import FreeSlots
 from stoker.feed.program import WorkItem
 from stoker.feed.scaling import Decision
-from stoker.feed.state.ledger import FreeSlots, Ledger
+from stoker.feed.state.ledger import Ledger
 
 
 def snake_case(name: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from stoker.core.errors import StokerError, WorkerStartError
+from stoker.core.slots.free_slots import FreeSlots
 from stoker.feed.scaling import Decision
 from stoker.feed.state import events as ev
 from stoker.feed.state import instructions as do
@@ -19,7 +20,7 @@ from stoker.feed.state.ends import not_repeatable, too_many_losses
 from stoker.feed.state.handover import Handover
 from stoker.feed.state.history import History
 from stoker.feed.state.instructions import Instruction
-from stoker.feed.state.ledger import FreeSlots, Idleness, Item, Items, Lease, Ledger, State, Worker
+from stoker.feed.state.ledger import Idleness, Item, Items, Lease, Ledger, State, Worker
 from stoker.feed.state.life import Phase
 from stoker.feed.state.placing import item_for, spare_for
 from stoker.feed.state.probing import Probing

@@ -13,7 +13,7 @@ import struct
 import time
 from dataclasses import dataclass
 
-from stoker.feed.transport.slots import create_memory
+from stoker.core.slots.ring import create_memory
 
 _ROW = struct.Struct("<qqd")  # seq (-1: none), position in the batch (-1: collate), monotonic seconds
 _ROW_BYTES = 64

@@ -27,8 +27,9 @@ import numpy.typing as npt
 import torch
 
 from stoker.core.errors import WireError
+from stoker.core.slots.ring import ALIGN, align
+from stoker.core.slots.writers import SlotWriter
 from stoker.feed.torch_private import bytes_of, layout_of_nested, nested_view, parts_of_sparse
-from stoker.feed.transport.slots import ALIGN, SlotWriter, align
 
 _FOREIGN_ORDER = ">" if sys.byteorder == "little" else "<"
 _SMALL_ARRAY_BYTES = 512

@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from stoker.core.errors import WireError
 from stoker.core.forking import at_fork
+from stoker.core.slots.ring import Mapping, Ring
 from stoker.core.units import format_bytes
 from stoker.feed.transport.descriptors import spare_descriptors
 from stoker.feed.transport.messages import Place, ReadyHeader
-from stoker.feed.transport.slots import Mapping, Ring
 
 HEADROOM = 1.25
 """A slot is this many times as large as the batch that it was sized for: batches vary."""

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from stoker.core.patching import Patches
+from stoker.core.slots.writers import SlotWriter
 from stoker.feed.torch_private import collating
-from stoker.feed.transport.slots import SlotWriter
 
 _WORTH_MOVING_BYTES = 1 << 14
 """Smaller tensors are stacked at the end: moving them one by one costs a few microseconds each."""

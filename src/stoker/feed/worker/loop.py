@@ -23,6 +23,8 @@ import numpy as np
 
 from stoker.core.host import RunDelay
 from stoker.core.mishaps import trace_of
+from stoker.core.slots.ring import Mapping
+from stoker.core.slots.writers import FreshWriter, SlotWriter
 from stoker.feed import fetch, streams
 from stoker.feed.fetch import SampleError, ShardExhausted
 from stoker.feed.program import Iteration, Program, Tier, WorkerIdentity, WorkItem
@@ -40,7 +42,6 @@ from stoker.feed.transport.messages import (
     unpack_lease,
 )
 from stoker.feed.transport.pack import Packed, pack, place
-from stoker.feed.transport.slots import FreshWriter, Mapping, SlotWriter
 from stoker.feed.worker.arena import SlotArena
 
 _INLINE_SKELETON_BYTES = 1 << 15

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stoker.core.sources import file_shown
+from stoker.core.code.sources import file_shown
 from stoker.graph.arguments import NotRecordable, copy_of, span_bytes, take_apart
 from stoker.graph.dataflow import Argument, Form, Value
 from stoker.graph.functions import (

@@ -218,22 +218,34 @@ class Planner:
         return found
 
     def _improved(self, choice: Choice) -> Choice:
-        """The choice after changes of one layer, as long as these make the step shorter."""
+        """The choice after changes of one layer, or of the sums of a bucket, as long as these make the step shorter."""
         best, left = choice, self._tries
         is_better = True
         while is_better:
             is_better = False
-            for place in self._open:
-                for at in self._free[place]:
-                    if at == best[place]:
-                        continue
-                    if left <= 0:
-                        return best
-                    left -= 1
-                    other = (*best[:place], at, *best[place + 1 :])
-                    if self.added_s(other) < self.added_s(best) * (1 - 1e-9):
-                        best, is_better = other, True
+            for changed in self._changes():
+                other = changed(best)
+                if other == best:
+                    continue
+                if left <= 0:
+                    return best
+                left -= 1
+                if self.added_s(other) < self.added_s(best) * (1 - 1e-9):
+                    best, is_better = other, True
         return best
+
+    def _changes(self) -> Iterator[Callable[[Choice], Choice]]:
+        """Every option of one layer; then another sum for all from one layer on, as only a whole bucket gains by it."""
+        for place in self._open:
+            for at in self._free[place]:
+                yield lambda choice, place=place, at=at: (*choice[:place], at, *choice[place + 1 :])
+        for method in _EXACT_SUMS:
+            whole = self.single(method)
+            for first in self._open:
+                yield lambda choice, whole=whole, first=first: tuple(
+                    alike if place >= first and own[at].method in _EXACT_SUMS else at
+                    for place, (own, at, alike) in enumerate(zip(self.every, choice, whole, strict=True))
+                )
 
     def _plainer(self, choice: Choice) -> Choice:
         """The choice with the backend's all-reduce wherever it makes no difference."""

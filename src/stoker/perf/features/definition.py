@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from stoker.core.errors import TracingError
+from stoker.core.code.definitions import parted
+from stoker.core.errors import ConfigError, TracingError
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.program import TIMELINE
 from stoker.perf.features.records import StepFeatures
@@ -73,11 +74,10 @@ def trace_definition(
 def _run(
     target: str, hints: Mapping[str, float] | None, wanted: Literal["features", "memory"], sizes: Sequence[int] = ()
 ) -> tuple[Defined, tuple[MemoryTimeline, ...]]:
-    module, colon, function = target.rpartition(":")
-    if not (module and colon and function.isidentifier()):
-        raise TracingError(f"`{target}` must be module:function or file.py:function", status=None)
-    if module.endswith(".py") and not Path(module).is_file():
-        raise TracingError(f"`{module}` must be a Python file, and is none", status=None)
+    try:
+        module, function = parted(target)
+    except ConfigError as error:
+        raise TracingError(error.args[0], status=None) from error
     with tempfile.TemporaryDirectory(prefix="stoker-features-") as folder:
         out = Path(folder, "features.json")
         arguments = [str(out), module, function, json.dumps(dict(hints or {})), wanted, json.dumps(list(sizes))]

@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
 import itertools
 import json
 import math
-import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +15,7 @@ from typing import Any, cast
 
 import torch
 
+from stoker.core.code.definitions import load_function
 from stoker.core.errors import StokerError
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.program import TIMELINE
@@ -33,9 +31,8 @@ def main() -> None:
     out, module, name, hints, wanted, asked = sys.argv[1:]
     sizes: list[int] = json.loads(asked)
     timelines: list[MemoryTimeline] = []
-    sys.path.insert(0, os.getcwd())
     try:
-        function = _function(module, name)
+        function = load_function(module, name)
         batch, found = _features(function, json.loads(hints), f"{module}:{name}", timelines, wanted, sizes)
         traced = [json.loads(each.to_json()) for each in found]
         content: dict[str, Any] = {"batch_size": batch, "features": traced}
@@ -53,27 +50,6 @@ def main() -> None:
 
 class _Mistake(Exception):
     """The user's definition breaks a rule."""
-
-
-def _function(module: str, name: str) -> Callable[..., Any]:
-    if module.endswith(".py"):
-        path = os.path.abspath(module)
-        sys.path.insert(0, os.path.dirname(path))
-        spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        loaded = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = loaded
-        spec.loader.exec_module(loaded)
-    elif importlib.util.find_spec(module.partition(".")[0]) is None:
-        raise _Mistake(f"`{module}` must be a module that can be imported from here, or a file: {module}.py:{name}")
-    else:
-        loaded = importlib.import_module(module)
-    found = getattr(loaded, name, None)
-    if not callable(found):
-        known = [key for key, value in vars(loaded).items() if inspect.isfunction(value) and not key.startswith("_")]
-        raise _Mistake(f"`{name}` must be a function of `{module}`, which has {', '.join(known) or 'none'}")
-    return found
 
 
 def _features(

@@ -16,6 +16,7 @@ from stoker.perf.features.lifetimes import CATEGORIES, MemoryTimeline
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.memory.arena import arena_sizes
 from stoker.perf.memory.choice.fitting import FitChoice, FitPlanner, FitQuestion, plan_fit, reserve_of, taken_of
+from stoker.perf.memory.choice.offloading import HostLink
 from stoker.perf.memory.choice.options import Options
 from stoker.perf.memory.largest import LargestBatch, SizedStep, at_least, largest_batch
 from stoker.perf.memory.remedies import deleted, sharded, with_copies
@@ -53,6 +54,8 @@ _MEASURES: dict[MeasureKind, tuple[str, str]] = {
     "one_by_one": ("one parameter after another", "foreach=False of the optimizer"),
     "used_up": ("gradients used up in the backward pass", "stoker run --fit auto"),
     "recompute": ("recompute", "torch.utils.checkpoint"),
+    "states_away": ("optimizer states in host memory", "stoker run --fit auto"),
+    "offload": ("activations in host memory", "stoker run --fit auto"),
 }
 """Measures that are shown by themselves: what each is called, and what does it."""
 
@@ -72,6 +75,7 @@ class MemoryQuestion:
         available: bytes of the device; None for no device.
         emulated: whether bytes of tensors are counted, as of a program on CPUs.
         model: what may be done to the program.
+        link: to host memory; None where nothing may lie there.
         planned: the plan that ``--fit auto`` makes; by default without a trace of its form.
         ranks: GPUs that train together.
         step_s: seconds of a step with data parallelism of a kind; None if they cannot be predicted.
@@ -87,6 +91,7 @@ class MemoryQuestion:
     available: int | None = None
     emulated: bool = False
     model: TracedModel = field(default_factory=TracedModel)
+    link: HostLink | None = None
     planned: Callable[[FitQuestion], FitPlan] = plan_fit
     ranks: int = 1
     step_s: Callable[[DataParallel], float | None] = lambda _: None
@@ -96,7 +101,7 @@ class MemoryQuestion:
         return FitQuestion(
             name=self.features.name, features=self.features, timeline=timeline, model=self.model,
             budget=self.available or 0, device=self.device, emulated=self.emulated,
-            barred=_OF_RANKS if self.ranks > 1 else {},
+            barred=_OF_RANKS if self.ranks > 1 else {}, link=self.link, host_is_last=self.emulated,
         )  # fmt: skip
 
 

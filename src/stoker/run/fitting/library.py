@@ -16,7 +16,7 @@ from stoker.perf.memory.choice.fitting import FitQuestion, plan_fit
 from stoker.records.fitting import FitPlan
 from stoker.run.fitting.devices import EMULATED, FitDevice
 from stoker.run.fitting.looking import ModelLook
-from stoker.run.fitting.pricing import priced
+from stoker.run.fitting.pricing import host_link, priced
 from stoker.train.fitting.calling import ModelPlanner
 from stoker.ui.fitting.words import write_plan
 
@@ -55,6 +55,7 @@ class LibraryPlanner:
         question = FitQuestion(
             name=type(model).__name__, features=features, timeline=priced(features, timeline, device), model=found,
             budget=self._budget, device=device.name, emulated=device.emulated, barred={"expandable": _TOO_LATE},
+            link=host_link(device), host_is_last=device.emulated,
         )  # fmt: skip
         return plan_fit(question)
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from stoker.core.sources import file_shown
+from stoker.core.code.sources import file_shown
 from stoker.feed.purity.objects import is_library
 from stoker.perf.features.tracing.sources import adding_line, lines_of
 from stoker.records.memory import MemoryShare

@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 
 from msgspec.structs import replace
 
+from stoker.core.code.sources import file_shown
 from stoker.core.host import memory_bytes
 from stoker.core.saying import say
-from stoker.core.sources import file_shown
 from stoker.records.memory import AskedMemory, OutOfMemory
 from stoker.run.memory.counting import TensorCount, count_alive, program_frames
 from stoker.ui.memory.ended_text import write_end

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.train.arena.eager.library import SOURCE, Library, build
+from stoker.core.code.compiling import build_library
+from stoker.train.arena.eager.library import SOURCE, WANTED, Library
 from stoker.train.arena.eager.planning import MemoryEvent, StepPlan, plan_step
 from stoker.train.arena.eager.policy import OrdinaryBlocks, PlannedRequest, StepPolicy, rounded
 from tests.perf.memory.snapshots import read_trace
@@ -28,7 +29,7 @@ TRACES = ["medium_128", "medium_256", "medium_512", "medium_1024"]
 def fake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """CUDA's entry points over the host's memory."""
     path = tmp_path_factory.mktemp("cudart") / "libfake_cudart.so"
-    build(Path(__file__).with_name("fake_cudart.cpp"), path)
+    build_library(Path(__file__).with_name("fake_cudart.cpp"), path, wanted=WANTED)
     return path
 
 
@@ -36,7 +37,7 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library, built once."""
     path = tmp_path_factory.mktemp("built") / "arena.so"
-    build(SOURCE, path)
+    build_library(SOURCE, path, wanted=WANTED)
     return path
 
 

@@ -6,7 +6,7 @@ A buffer is one allocation: a number for each storage that was seen, never reuse
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import torch
@@ -58,6 +58,8 @@ class Buffers:
         """``n`` for an allocation of buffer n, ``~n`` for its end."""
         self.begun = 0
         """Events before the step."""
+        self.is_away: Callable[[Tensor], bool] = lambda _: False
+        """Whether a tensor that the program keeps lies in host memory, and so is none of the device's."""
 
     @property
     def now(self) -> int:
@@ -110,7 +112,7 @@ class Buffers:
 
     def give_role(self, tensor: Tensor, role: Role) -> None:
         """Sets what a tensor's memory is used for."""
-        if tensor.layout is torch.strided:
+        if tensor.layout is torch.strided and not self.is_away(tensor):
             self.roles.setdefault(self.number(tensor), role)
 
     def alive(self) -> set[int]:

@@ -67,7 +67,7 @@ def _owned(buffers: Buffers, watch: StepFollower) -> dict[int, str]:
         path = owners.get(id(parameter), "")
         leaves = [parameter, parameter.grad, *tree_leaves(states.get(id(parameter)))]
         for tensor in leaves:
-            if isinstance(tensor, Tensor) and tensor.layout is torch.strided:
+            if isinstance(tensor, Tensor) and tensor.layout is torch.strided and not buffers.is_away(tensor):
                 found[buffers.number(tensor)] = path
     return found
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import shlex
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stoker.core.code.compiling import build_library
 from stoker.train.arena.eager.planning import MemoryEvent, StepPlan
 from stoker.train.arena.eager.policy import Counts
 
 SOURCE = Path(__file__).with_name("allocator.cpp")
-COMPILERS = ("g++", "c++", "clang++")
-BUILD_S = 120.0
+WANTED = "use_planned_allocator"
 _KINDS = ("allocate", "free", "step")
 
 
@@ -110,37 +106,5 @@ def built_library(use: Callable[[Path], Library]) -> Library:
     """
     with tempfile.TemporaryDirectory(prefix="stoker-arena-") as folder:
         path = Path(folder) / "arena.so"
-        build(SOURCE, path)
+        build_library(SOURCE, path, wanted=WANTED)
         return use(path)
-
-
-def build(source: Path, path: Path) -> None:
-    """Compiles a source file to a library.
-
-    Raises:
-        RuntimeError: no compiler is there, or it fails.
-    """
-    command = [*compiler(), "-std=c++17", "-O2", "-shared", "-fPIC", "-o", str(path), str(source), "-ldl"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=BUILD_S)
-    if done.returncode:
-        raise RuntimeError(
-            f"`{shlex.join(command)}` must build the allocator, and failed: {done.stderr.strip()[-2000:]}"
-        )
-
-
-def compiler() -> list[str]:
-    """The command of a C++ compiler: `CXX`, or the first that is there.
-
-    Raises:
-        RuntimeError: there is none.
-    """
-    chosen = os.environ.get("CXX")
-    if chosen:
-        return shlex.split(chosen)
-    for name in COMPILERS:
-        found = shutil.which(name)
-        if found:
-            return [found]
-    raise RuntimeError(
-        f"`use_planned_allocator` needs a C++ compiler, found none of {', '.join(COMPILERS)}; install g++ or set CXX"
-    )

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from stoker.feed.transport.slots import ALIGN, FreshWriter, Mapping, Ring, SlotWriter, align, create_memory
+from stoker.core.slots.ring import ALIGN, Mapping, Ring, align, create_memory
+from stoker.core.slots.writers import FreshWriter, SlotWriter
 
 
 class SlotsInUse(RuleBasedStateMachine):

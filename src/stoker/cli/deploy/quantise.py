@@ -1,0 +1,114 @@
+"""`stoker deploy quantise`: a trained model becomes a package of whole numbers, measured against itself."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from stoker.cli.arguments import Parser, whole
+from stoker.cli.output import print_json
+from stoker.core.code.definitions import load_function, parted
+from stoker.core.errors import ConfigError
+from stoker.core.extras import require
+from stoker.deploy.lowering.grids import Widths
+from stoker.records.deploy.quantisation import QuantisationRecord
+from stoker.ui.deploy.quantisation_text import render_quantisation
+from stoker.ui.terminal import style_for
+
+_SAMPLES = 2000
+_EPILOG = """\
+MODEL is a function that returns a trained torch.nn.Module; LOADER one that returns batches (a DataLoader does): the
+model's arguments, and labels after them if there are any. Half of the samples give the ranges, a quarter chooses among
+ways to take them, a quarter only judges; give no samples of your test set.
+examples:
+  stoker deploy quantise model.py:make --data calib.py:loader --out digits.pkg
+  stoker deploy quantise model.py:make --data calib.py:loader --out small.pkg --weights 4 --width head=8"""
+
+
+class Answer(QuantisationRecord, frozen=True, kw_only=True):
+    """What `--json` prints."""
+
+    package: str
+    digest: str
+
+
+def main(argv: list[str]) -> int:
+    """Writes the package; returns the exit status.
+
+    Raises:
+        ConfigError: an option has a wrong value.
+        ModelImportError: an operation, size or weight is not supported.
+        CalibrationError: the samples do not do.
+        PackageError: the package can't be written.
+        MissingExtraError: torch or safetensors is not installed.
+    """
+    arguments = _parser().parse_args(argv)
+    widths = _widths(arguments)
+    torch = require("torch", extra="torch")
+    require("safetensors.numpy", extra="deploy")
+    from stoker.deploy.importing.quantising import quantise
+    from stoker.deploy.importing.samples import gather
+    from stoker.deploy.package.folder import write_package
+
+    make = load_function(*parted(arguments.model))
+    loader = load_function(*parted(arguments.data))
+    module = make()
+    if not isinstance(module, torch.nn.Module):
+        raise ConfigError(f"`{arguments.model}` must return a torch.nn.Module, got {type(module).__name__}")
+    samples = gather(loader(), arguments.samples)
+    found = quantise(module, samples, name=arguments.model, widths=widths, shifts=arguments.shifts)
+    digest = write_package(arguments.out, found.graph, arguments.model, found.record)
+    if arguments.json:
+        fields = {name: getattr(found.record, name) for name in found.record.__struct_fields__}
+        print_json(Answer(**fields, package=str(arguments.out), digest=digest))
+    else:
+        style = style_for(sys.stdout, os.environ)
+        sys.stdout.write(render_quantisation(found.record, str(arguments.out), digest, style))
+    return 0
+
+
+def _widths(arguments: argparse.Namespace) -> Widths:
+    """Bits by layer from ``NAME=WEIGHTS`` or ``NAME=WEIGHTS/ACTIVATIONS``."""
+    weights: dict[str, int] = {}
+    activations: dict[str, int] = {}
+    for given in arguments.width:
+        name, _, bits = given.rpartition("=")
+        own, _, result = bits.partition("/")
+        if not name or not own.isdecimal() or (result and not result.isdecimal()):
+            raise ConfigError(f"`--width` must be LAYER=WEIGHTS or LAYER=WEIGHTS/ACTIVATIONS in bits, got `{given}`")
+        weights[name] = int(own)
+        if result:
+            activations[name] = int(result)
+    try:
+        return Widths(
+            weights=arguments.weights, activations=arguments.activations, weights_by_layer=weights,
+            activations_by_layer=activations,
+        )  # fmt: skip
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="stoker deploy quantise",
+        usage="stoker deploy quantise MODEL --data LOADER --out PACKAGE [options]",
+        description="Turns a trained model into a package of whole numbers, and says how it compares with float.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--data", required=True, metavar="LOADER", help="file.py:function or module:function of calibration batches")
+    add("--out", required=True, type=Path, metavar="PACKAGE", help="folder to write; an older package is replaced")
+    add("--samples", type=whole(8), default=_SAMPLES, metavar="N", help=f"most samples to take (default: {_SAMPLES})")
+    add("--weights", type=int, default=8, metavar="BITS", help="of weights, 2 to 8 (default: 8)")
+    add("--activations", type=int, default=8, metavar="BITS", help="of results, 4 to 8 (default: 8)")
+    add(
+        "--width", action="append", default=[], metavar="LAYER=W[/A]",
+        help="bits of one layer's weights and result, by the path of its module; may be repeated",
+    )  # fmt: skip
+    add("--shifts", action="store_true", help="scale results of layers by shifts only: no multipliers in hardware")
+    add("--json", action="store_true", help="print the answer for programs")
+    add("model", metavar="MODEL", help="file.py:function or module:function that returns the model")
+    return parser

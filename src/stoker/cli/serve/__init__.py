@@ -1,0 +1,1 @@
+"""`stoker serve`: models behind the Open Inference Protocol."""

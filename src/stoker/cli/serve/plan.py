@@ -1,0 +1,115 @@
+"""`stoker serve plan`: which engine and how many, for a rate of requests and a 99th percentile."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+
+from stoker.cli.arguments import Parser, amount, whole
+from stoker.cli.output import print_json
+from stoker.cli.serve.arguments import duration
+from stoker.core.errors import ConfigError
+from stoker.core.units import format_count, format_seconds, parse_seconds
+from stoker.run.serving.planning import REQUESTS, Demand, Planned, measured, plan
+from stoker.run.serving.sources import ENGINES, chosen_forms, forms_of, split_name
+from stoker.serve.models.version import Costs
+from stoker.ui.tables import render_table
+from stoker.ui.terminal import style_for
+
+_EPILOG = """\
+Costs of batches are measured on this machine, one engine at a time, or given. The queue is the service's own, on a
+virtual clock: engines do not share cores there, and the front end takes no time.
+examples:
+  stoker serve plan exported/ --rate 2000 --p99 20ms
+  stoker serve plan --costs 1=1.1ms,32=4.2ms --rate 2000 --p99 20ms"""
+
+
+def main(argv: list[str]) -> int:
+    """Shows the engines that are needed; 1 if no number that was tried does.
+
+    Raises:
+        ConfigError: an option is invalid.
+        ServingError: the model does not load.
+    """
+    arguments = _parser().parse_args(argv)
+    demand = Demand(rate=arguments.rate, p99_s=arguments.p99, samples=arguments.samples, max_batch=arguments.max_batch)
+    found = [plan(engine, costs, demand, arguments.most) for engine, costs in _costs(arguments).items()]
+    found.sort(key=lambda each: (each.count or math.inf, each.costs[-1][1]))
+    if arguments.json:
+        print_json([_record(each) for each in found])
+    else:
+        _show(found, demand, arguments.most)
+    return 0 if found[0].count is not None else 1
+
+
+def _costs(arguments: argparse.Namespace) -> dict[str, Costs]:
+    if (arguments.model is None) == (arguments.costs is None):
+        raise ConfigError("`MODEL` or `--costs` must be given, one of both; see `stoker serve plan --help`")
+    if arguments.costs is not None:
+        return {"as given": arguments.costs}
+    _, source = split_name(arguments.model)
+    forms = chosen_forms(forms_of(source, arguments.threads), arguments.engine)
+    return {form.engine: measured(form, arguments.max_batch) for form in forms}
+
+
+def _record(planned: Planned) -> dict[str, object]:
+    return {
+        "engine": planned.engine, "count": planned.count, "costs": planned.costs,
+        "p50_s": planned.trace.quantile_s(0.5), "p99_s": planned.trace.quantile_s(0.99),
+        "refused": planned.trace.refused, "dropped": planned.trace.dropped,
+        "mean_batch": sum(planned.trace.batches) / max(1, len(planned.trace.batches)),
+    }  # fmt: skip
+
+
+def _show(found: list[Planned], demand: Demand, most: int) -> None:
+    best = found[0]
+    promise = f"{demand.rate:g} requests/s with a 99th percentile of {format_seconds(demand.p99_s)}"
+    if best.count is None:
+        print(f"{promise}: not with {format_count(most, 'engine')} of any kind; smaller batches cost too much")
+    else:
+        print(f"{promise}: {format_count(best.count, 'engine')}, {best.engine}")
+    rows = [
+        (
+            each.engine, str(each.count or f"over {most}"), format_seconds(each.trace.quantile_s(0.5)),
+            format_seconds(each.trace.quantile_s(0.99)), f"{each.trace.refused + each.trace.dropped:,}",
+            ", ".join(f"{samples}: {format_seconds(seconds)}" for samples, seconds in each.costs),
+        )
+        for each in found
+    ]  # fmt: skip
+    style = style_for(sys.stdout, os.environ)
+    heading = ("engine", "engines", "p50", "p99", f"shed of {REQUESTS:,}", "costs of batches")
+    print("\n".join(render_table(heading, rows, style, right=(1, 2, 3, 4))))
+
+
+def _points(text: str) -> tuple[tuple[int, float], ...]:
+    try:
+        pairs = [word.split("=") for word in text.split(",")]
+        found = tuple((int(samples), parse_seconds(seconds)) for samples, seconds in pairs)
+    except ValueError:
+        found = ()
+    if not found or any(samples < 1 or seconds <= 0.0 for samples, seconds in found):
+        raise argparse.ArgumentTypeError(f"must be samples and times such as 1=1ms,32=4ms, got {text!r}")
+    return found
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="stoker serve plan",
+        description="Says which engine and how many keep a promise, by simulating the service's own queue.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("model", metavar="MODEL", nargs="?", help="as in `stoker serve run`")
+    add("--costs", type=_points, metavar="N=TIME,…", help="of batches, instead of a model")
+    add("--rate", type=amount(1e-3, 1e7), required=True, metavar="N", help="requests a second")
+    add("--p99", type=duration("20ms"), required=True, metavar="TIME", help="99th percentile of answers")
+    add("--samples", type=whole(1), default=1, metavar="N", help="of a request (default: 1)")
+    add("--engine", choices=("auto", *ENGINES), default="auto", help="only this one")
+    add("--threads", type=whole(1, 256), default=1, metavar="N", help="of an engine (default: 1)")
+    add("--max-batch", type=whole(1, 4096), default=32, metavar="N", help="most samples at once (default: 32)")
+    add("--most", type=whole(1, 1024), default=32, metavar="N", help="engines to try (default: 32)")
+    add("--json", action="store_true", help="print all figures as JSON")
+    return parser

@@ -1,0 +1,1 @@
+"""Reused regions of shared memory, between a process and those that it has work done by."""

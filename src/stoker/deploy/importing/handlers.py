@@ -1,0 +1,552 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""What each operation of torch is as an operation on real numbers; torch's signatures, arguments by name.
+
+An operation that is not in :data:`HANDLERS` is refused with the user's file and line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from stoker.deploy.floating.operations import (
+    FloatConcat,
+    FloatConvolution,
+    FloatEmbedding,
+    FloatLinear,
+    FloatMatMul,
+    FloatMean,
+    FloatNorm,
+    FloatPermute,
+    FloatPointwise,
+    FloatPool,
+    FloatProduct,
+    FloatReshape,
+    FloatScale,
+    FloatSlice,
+    FloatSoftmax,
+    FloatSum,
+)
+from stoker.deploy.importing.matching import Handler, Matcher
+
+
+def arguments(node: fx.Node) -> dict[str, Any]:
+    """A node's arguments by the names of the operation's schema, defaults included."""
+    schema: Any = node.target._schema  # pyright: ignore[reportAttributeAccessIssue, reportFunctionMemberAccess]
+    found: dict[str, Any] = {}
+    for at, each in enumerate(schema.arguments):
+        if at < len(node.args):
+            found[each.name] = node.args[at]
+        elif each.name in node.kwargs:
+            found[each.name] = node.kwargs[each.name]
+        elif each.has_default_value():
+            found[each.name] = each.default_value
+    return found
+
+
+def _pair(given: Any, neutral: int = 0) -> tuple[int, int]:
+    """Rows and columns of an argument for two axes."""
+    values = [int(each) for each in (given if isinstance(given, (list, tuple)) else [given])]
+    return values[0], values[-1]
+
+
+def _flat(given: Any, neutral: int) -> tuple[int, int]:
+    """The same of a one-dimensional operation: nothing happens along rows."""
+    values = [int(each) for each in (given if isinstance(given, (list, tuple)) else [given])]
+    return neutral, values[0]
+
+
+def _linear(at: Matcher, node: fx.Node) -> None:
+    given = arguments(node)
+    weight = at.weight(node, given["weight"], "weight")
+    bias = np.zeros(len(weight)) if given.get("bias") is None else at.weight(node, given["bias"], "bias")
+    at.add(FloatLinear, node, [at.value(node, given["input"])], weight=weight, bias=bias)
+
+
+def _addmm(at: Matcher, node: fx.Node) -> None:
+    given = arguments(node)
+    weight = at.weight(node, given["mat2"], "mat2").T
+    bias = np.broadcast_to(at.weight(node, given["self"], "self"), (len(weight),)) * float(given["beta"])
+    at.add(FloatLinear, node, [at.value(node, given["mat1"])], weight=weight * float(given["alpha"]), bias=bias)
+
+
+def _convolution(flat: bool) -> Handler:
+    def handle(at: Matcher, node: fx.Node) -> None:
+        given = arguments(node)
+        weight = at.weight(node, given["weight"], "weight")
+        bias = np.zeros(len(weight)) if given.get("bias") is None else at.weight(node, given["bias"], "bias")
+        weight = weight[:, :, None, :] if flat else weight
+        dilation = _flat(given["dilation"], 1) if flat else _pair(given["dilation"])
+        if isinstance(given["padding"], str):
+            padding = _same(weight.shape[2:], dilation) if given["padding"] == "same" else (0, 0, 0, 0)
+        else:
+            rows, columns = _flat(given["padding"], 0) if flat else _pair(given["padding"])
+            padding = (rows, rows, columns, columns)
+        at.add(
+            FloatConvolution, node, [at.value(node, given["input"])], weight=weight, bias=bias, padding=padding,
+            stride=_flat(given["stride"], 1) if flat else _pair(given["stride"]), dilation=dilation,
+            groups=int(given["groups"]), flat=flat,
+        )  # fmt: skip
+
+    return handle
+
+
+def _same(kernel: tuple[int, ...], dilation: tuple[int, int]) -> tuple[int, int, int, int]:
+    rows, columns = (by * (size - 1) for size, by in zip(kernel, dilation, strict=True))
+    return rows // 2, rows - rows // 2, columns // 2, columns - columns // 2
+
+
+def _batch_norm(at: Matcher, node: fx.Node) -> None:
+    given = arguments(node)
+    if given.get("training"):
+        raise at.refused(node, "a batch norm must use its running statistics")
+    mean = at.weight(node, given["running_mean"], "running_mean")
+    spread = np.sqrt(at.weight(node, given["running_var"], "running_var") + float(given["eps"]))
+    gain = np.ones_like(mean) if given.get("weight") is None else at.weight(node, given["weight"], "weight")
+    offset = np.zeros_like(mean) if given.get("bias") is None else at.weight(node, given["bias"], "bias")
+    factor = gain / spread
+    at.add(FloatScale, node, [at.value(node, given["input"])], factor=factor, offset=offset - mean * factor)
+
+
+def _pool(kind: str, flat: bool) -> Handler:
+    def handle(at: Matcher, node: fx.Node) -> None:
+        given = arguments(node)
+        source = at.value(node, given["self"])
+        pair: Callable[..., tuple[int, int]] = _flat if flat else _pair
+        kernel = pair(given["kernel_size"], 1)
+        stride = pair(given["stride"] or given["kernel_size"], 1)
+        rows, columns = pair(given["padding"], 0)
+        dilation = pair(given.get("dilation", 1), 1)
+        padding = [rows, rows, columns, columns]
+        height, width = (1, at.shapes[source][-1]) if flat else at.shapes[source][-2:]
+        counted = tuple(padding) if kind == "mean" and given.get("count_include_pad", True) else (0, 0, 0, 0)
+        if given.get("ceil_mode"):
+            out = (1, at.shape(node)[-1]) if flat else at.shape(node)[-2:]
+            for axis, size in enumerate((height, width)):
+                span = (out[axis] - 1) * stride[axis] + dilation[axis] * (kernel[axis] - 1) + 1
+                padding[2 * axis + 1] = max(padding[2 * axis + 1], span - size - padding[2 * axis])
+        if kind == "mean" and given.get("divisor_override"):
+            raise at.refused(node, "`divisor_override` must be absent")
+        at.add(
+            FloatPool, node, [source], kind=kind, kernel=kernel, stride=stride, padding=tuple(padding),
+            dilation=dilation, counted=counted, flat=flat,
+        )  # fmt: skip
+
+    return handle
+
+
+def _adaptive_pool(kind: str, flat: bool) -> Handler:
+    def handle(at: Matcher, node: fx.Node) -> None:
+        given = arguments(node)
+        source = at.value(node, given["self"])
+        sizes = (1, at.shapes[source][-1]) if flat else at.shapes[source][-2:]
+        out = (1, at.shape(node)[-1]) if flat else at.shape(node)[-2:]
+        if any(size % into for size, into in zip(sizes, out, strict=True)):
+            raise at.refused(node, f"the output size {out} must divide the input's {sizes}")
+        kernel = tuple(size // into for size, into in zip(sizes, out, strict=True))
+        at.add(FloatPool, node, [source], kind=kind, kernel=kernel, stride=kernel, padding=(0, 0, 0, 0), flat=flat)
+
+    return handle
+
+
+def _pointwise(function: str, *names: str) -> Handler:
+    def handle(at: Matcher, node: fx.Node) -> None:
+        given = arguments(node)
+        source = at.value(node, given.get("self", given.get("input")))
+        at.add(FloatPointwise, node, [source], function=function, arguments=tuple(float(given[name]) for name in names))
+
+    return handle
+
+
+def _clamp(low: float | None, high: float | None) -> Handler:
+    def handle(at: Matcher, node: fx.Node) -> None:
+        given = arguments(node)
+        ends = [given.get("min", given.get("min_val", low)), given.get("max", given.get("max_val", high))]
+        least, most = (
+            default if end is None else float(end) for end, default in zip(ends, (-np.inf, np.inf), strict=True)
+        )
+        at.add(FloatPointwise, node, [at.value(node, given["self"])], function="clamp", arguments=(least, most))
+
+    return handle
+
+
+def _negative(at: Matcher, node: fx.Node) -> None:
+    at.add(FloatPointwise, node, [at.value(node, node.args[0])], function="linear", arguments=(-1.0, 0.0))
+
+
+def _gelu(at: Matcher, node: fx.Node) -> None:
+    given = arguments(node)
+    function = "gelu_tanh" if given["approximate"] == "tanh" else "gelu"
+    at.add(FloatPointwise, node, [at.value(node, given["self"])], function=function)
+
+
+def _power(at: Matcher, node: fx.Node) -> None:
+    given = arguments(node)
+    functions = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt"}
+    exponent = float(given["exponent"])
+    if exponent not in functions:
+        raise at.refused(node, f"the exponent must be one of {', '.join(map(str, functions))}, got {exponent}")
+    at.add(FloatPointwise, node, [at.value(node, given["self"])], function=functions[exponent])
+
+
+def _sum_of(sign: float) -> Handler:
+    def handle(at: Matcher, node: fx.Node) -> None:
+        given = arguments(node)
+        factor = sign * float(given.get("alpha", 1))
+        first, second = at.operand(node, given["self"]), at.operand(node, given["other"])
+        for one, other, by, own in ((first, second, factor, 1.0), (second, first, 1.0, factor)):
+            if isinstance(one, str) and not isinstance(other, str) and other.numel() == 1:
+                offset = by * float(at.numbers(node, other).ravel()[0])
+                at.add(FloatPointwise, node, [one], function="linear", arguments=(own, offset))
+                return
+        at.add(FloatSum, node, _both(at, node, first, second), factors=(1.0, factor))
+
+    return handle
+
+
+def _product(at: Matcher, node: fx.Node) -> None:
+    given = arguments(node)
+    first, second = at.operand(node, given["self"]), at.operand(node, given["other"])
+    for one, other in ((first, second), (second, first)):
+        if isinstance(one, str) and not isinstance(other, str) and other.numel() == 1:
+            factor = float(at.numbers(node, other).ravel()[0])
+            at.add(FloatPointwise, node, [one], function="linear", arguments=(factor, 0.0))
+            return
+    at.add(FloatProduct, node, _both(at, node, first, second))
+
+
+def _quotient(at: Matcher, node: fx.Node) -> None:
+    given = arguments(node)
+    first, second = at.operand(node, given["self"]), at.operand(node, given["other"])
+    if isinstance(second, str):
+        raise at.refused(node, "the divisor must be constant, and depends on an input")
+    inverse = 1.0 / second.to(torch.float64)
+    if isinstance(first, str) and second.numel() == 1:
+        factor = float(at.numbers(node, inverse).ravel()[0])
+        at.add(FloatPointwise, node, [first], function="linear", arguments=(factor, 0.0))
+    else:
+        at.add(FloatProduct, node, _both(at, node, first, inverse))
+
+
+def _both(at: Matcher, node: fx.Node, *operands: Any) -> list[str]:
+    """Two operands as values of one rank."""
+    rank = len(at.shape(node))
+    found: list[str] = []
+    for each in operands:
+        name = each if isinstance(each, str) else at.constant(node, each, rank=rank)
+        if len(at.shapes[name]) != rank:
+            shape = (*(1,) * (rank - len(at.shapes[name])), *at.shapes[name])
+            wide = f"{node.name}.wide{len(at.operations)}"
+            at.add(FloatReshape, node, [name], name=wide, shape=shape)
+            at.shapes[wide] = shape
+            name = wide
+        found.append(name)
+    return found
+
+
+def _matmul(at: Matcher, node: fx.Node) -> None:
+    given = arguments(node)
+    first = given.get("self")
+    second = given.get("mat2", given.get("other"))
+    if not at.is_constant(second) or at.is_constant(first):
+        at.add(FloatMatMul, node, _both(at, node, at.operand(node, first), at.operand(node, second)))
+        return
+    weight = at.weight(node, second, "the second factor")
+    if weight.ndim != 2:
+        raise at.refused(node, f"a constant second factor must have two axes, got {weight.ndim}")
+    at.add(FloatLinear, node, [at.value(node, first)], weight=weight.T, bias=np.zeros(weight.shape[1]))
+
+
+def _attention(at: Matcher, node: fx.Node) -> None:
+    given = arguments(node)
+    query, key, value = (at.value(node, given[name]) for name in ("query", "key", "value"))
+    if given.get("enable_gqa"):
+        raise at.refused(node, "`enable_gqa` must be off")
+    size, rank = at.shapes[query][-1], len(at.shapes[query])
+    rows, columns = at.shapes[query][-2], at.shapes[key][-2]
+    factor = size**-0.5 if given.get("scale") is None else float(given["scale"])
+    turned = f"{node.name}.key"
+    order = (*range(rank - 2), rank - 1, rank - 2)
+    at.add(FloatPermute, node, [key], name=turned, order=order)
+    at.shapes[turned] = tuple(at.shapes[key][axis] for axis in order)
+    scores, shares = f"{node.name}.scores", f"{node.name}.shares"
+    at.add(FloatMatMul, node, [query, turned], name=scores, factor=factor)
+    at.shapes[scores] = (*at.shapes[query][:-1], columns)
+    at.add(FloatSoftmax, node, [scores], name=shares, mask=_mask(at, node, given, rows, columns))
+    at.shapes[shares] = at.shapes[scores]
+    at.add(FloatMatMul, node, [shares, value])
+
+
+def _mask(at: Matcher, node: fx.Node, given: dict[str, Any], rows: int, columns: int) -> Any:
+    """What an attention counts, as 0 and 1; None for all."""
+    if given.get("is_causal"):
+        return np.tril(np.ones((rows, columns), np.int8))
+    if given.get("attn_mask") is None:
+        return None
+    found = at.operand(node, given["attn_mask"])
+    if isinstance(found, str):
+        raise at.refused(node, "`attn_mask` must be constant, and depends on an input")
+    if found.dtype == torch.bool:
+        return np.array(found.tolist(), dtype=np.int8)
+    array = np.array(found.to(torch.float64).tolist())
+    if not (np.isneginf(array) | (array == 0)).all():
+        raise at.refused(node, "`attn_mask` must hold 0 and -inf only")
+    return (array == 0).astype(np.int8)
+
+
+def _softmax(at: Matcher, node: fx.Node) -> None:
+    given = arguments(node)
+    source = at.value(node, given["self"])
+    rank = len(at.shapes[source])
+    if int(given["dim"]) % rank != rank - 1:
+        raise at.refused(node, f"`dim` must be the last axis, got {given['dim']}")
+    at.add(FloatSoftmax, node, [source])
+
+
+def _norm(at: Matcher, node: fx.Node) -> None:
+    given = arguments(node)
+    shape = list(given["normalized_shape"])
+    if len(shape) != 1:
+        raise at.refused(node, f"`normalized_shape` must be the last axis, got {shape}")
+    gain = np.ones(shape) if given.get("weight") is None else at.weight(node, given["weight"], "weight")
+    offset = np.zeros(shape) if given.get("bias") is None else at.weight(node, given["bias"], "bias")
+    at.add(FloatNorm, node, [at.value(node, given["input"])], gain=gain, offset=offset, eps=float(given["eps"]))
+
+
+def _embedding(at: Matcher, node: fx.Node) -> None:
+    given = arguments(node)
+    table = at.weight(node, given["weight"], "weight")
+    at.add(FloatEmbedding, node, [at.value(node, given["indices"])], table=table)
+
+
+def _embedding_bag(at: Matcher, node: fx.Node) -> None:
+    """Bags of one size: torch gives the flattened rows and where each bag starts."""
+    given = arguments(node)
+    table = at.weight(node, given["weight"], "weight")
+    indices, offsets = given["indices"], given["offsets"]
+    padding = given.get("padding_idx", -1)
+    mode = int(given["mode"])
+    if mode not in (0, 1) or given.get("per_sample_weights") is not None:
+        raise at.refused(node, "a bag must be a sum or a mean without weights by sample")
+    if padding not in (-1, None):
+        raise at.refused(node, "`padding_idx` must be absent")
+    step = arguments(offsets).get("step") if "arange" in str(getattr(offsets, "target", "")) else None
+    source = indices.args[0] if "reshape" in str(indices.target) or "view" in str(indices.target) else None
+    if not isinstance(step, int) or not isinstance(source, fx.Node) or len(at.shapes.get(source.name, ())) != 2:
+        raise at.refused(node, "rows must come as (batch, bag), without offsets")
+    name = at.add(FloatEmbedding, node, [at.value(node, source)], table=table, bag="mean" if mode == 1 else "sum")
+    at.shapes[name] = (-1, table.shape[1])
+
+
+def _mean(divided: bool) -> Handler:
+    def handle(at: Matcher, node: fx.Node) -> None:
+        given = arguments(node)
+        source = at.value(node, given["self"])
+        shape = at.shapes[source]
+        axes = tuple(sorted(int(axis) % len(shape) for axis in given["dim"] or range(len(shape))))
+        if any(shape[axis] < 0 for axis in axes):
+            raise at.refused(node, "a mean must not mix samples of the batch")
+        if given.get("keepdim"):
+            at.add(FloatMean, node, [source], axes=axes, divided=divided)
+            return
+        # What was observed has the node's name; the axes that it drops are dropped afterwards.
+        kept, dropped = node.name, f"{node.name}.flat"
+        at.add(FloatMean, node, [source], name=kept, axes=axes, divided=divided)
+        at.shapes[kept] = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
+        at.add(FloatReshape, node, [kept], name=dropped, shape=at.shape(node))
+        at.shapes[dropped] = at.shape(node)
+        at.alias(node, dropped)
+
+    return handle
+
+
+def _concat(at: Matcher, node: fx.Node) -> None:
+    given = arguments(node)
+    rank = len(at.shape(node))
+    axis = int(given["dim"]) % rank
+    if at.shape(node)[axis] < 0:
+        raise at.refused(node, "values must not be joined along the batch")
+    at.add(FloatConcat, node, [at.value(node, each) for each in given["tensors"]], axis=axis)
+
+
+def _reshape(at: Matcher, node: fx.Node) -> None:
+    source = at.value(node, node.args[0])
+    if at.shapes[source] == at.shape(node):
+        at.alias(node, source)
+    else:
+        at.add(FloatReshape, node, [source], shape=at.shape(node))
+
+
+def _permute(at: Matcher, node: fx.Node) -> None:
+    given = arguments(node)
+    source = at.value(node, given["self"])
+    rank = len(at.shapes[source])
+    order = list(range(rank))
+    if "dims" in given:
+        order = [int(axis) % rank for axis in given["dims"]]
+    else:
+        first, second = (int(given.get(name, default)) % rank for name, default in (("dim0", 0), ("dim1", 1)))
+        order[first], order[second] = order[second], order[first]
+    at.add(FloatPermute, node, [source], order=tuple(order))
+
+
+def _slice(at: Matcher, node: fx.Node) -> None:
+    given = arguments(node)
+    source = at.value(node, given["self"])
+    shape = at.shapes[source]
+    axis = int(given["dim"]) % len(shape)
+    if shape[axis] < 0:
+        if at.shape(node) != shape:
+            raise at.refused(node, "the batch must not be sliced")
+        at.alias(node, source)
+        return
+    start, stop, step = slice(given["start"], given["end"], given["step"]).indices(shape[axis])
+    if (start, stop, step) == (0, shape[axis], 1):
+        at.alias(node, source)
+    else:
+        at.add(FloatSlice, node, [source], axis=axis, start=start, stop=stop, step=step)
+
+
+def _select(at: Matcher, node: fx.Node) -> None:
+    given = arguments(node)
+    source = at.value(node, given["self"])
+    shape = at.shapes[source]
+    axis = int(given["dim"]) % len(shape)
+    if shape[axis] < 0:
+        raise at.refused(node, "one sample of the batch must not be selected")
+    at_row = int(given["index"]) % shape[axis]
+    cut = f"{node.name}.cut"
+    at.add(FloatSlice, node, [source], name=cut, axis=axis, start=at_row, stop=at_row + 1)
+    at.shapes[cut] = (*shape[:axis], 1, *shape[axis + 1 :])
+    at.add(FloatReshape, node, [cut], shape=at.shape(node))
+
+
+def _split(at: Matcher, node: fx.Node) -> None:
+    given = arguments(node)
+    parts = node.meta["val"]
+    axis = int(given["dim"]) % parts[0].ndim
+    at.split(node, axis, [at.size(node, part.shape[axis]) for part in parts])
+
+
+def _expand(at: Matcher, node: fx.Node) -> None:
+    """A constant or a value repeated along axes of size 1; only along the batch."""
+    source = at.value(node, node.args[0])
+    wanted, shape = at.shape(node), at.shapes[source]
+    own = (*(1,) * (len(wanted) - len(shape)), *shape)
+    if any(size != into and into != -1 for size, into in zip(own, wanted, strict=True)):
+        raise at.refused(node, f"an expansion must be along the batch only, got {own} to {wanted}")
+    if own != shape:
+        at.add(FloatReshape, node, [source], shape=own)
+    else:
+        at.alias(node, source)
+
+
+def _same_value(at: Matcher, node: fx.Node) -> None:
+    at.alias(node, at.value(node, node.args[0]))
+
+
+def _dropout(at: Matcher, node: fx.Node) -> None:
+    given = arguments(node)
+    if given.get("train") or given.get("training"):
+        raise at.refused(node, "a dropout must be off in evaluation mode")
+    _same_value(at, node)
+
+
+def _converted(at: Matcher, node: fx.Node) -> None:
+    value = node.meta["val"]
+    source = at.value(node, node.args[0])
+    before = node.args[0].meta["val"] if isinstance(node.args[0], fx.Node) else value
+    if value.dtype.is_floating_point != before.dtype.is_floating_point:
+        raise at.refused(node, "whole numbers must not become real ones, nor the reverse")
+    at.alias(node, source)
+
+
+def _part(at: Matcher, node: fx.Node) -> None:
+    at.part(node)
+
+
+_ONE = {
+    "sigmoid": "sigmoid", "tanh": "tanh", "silu": "silu", "hardswish": "hardswish", "hardsigmoid": "hardsigmoid",
+    "mish": "mish", "exp": "exp", "log": "log", "sqrt": "sqrt", "rsqrt": "rsqrt", "abs": "abs", "square": "square",
+}  # fmt: skip
+
+HANDLERS: dict[str, Handler] = {
+    "linear": _linear,
+    "addmm": _addmm,
+    "conv2d": _convolution(False),
+    "conv2d.padding": _convolution(False),
+    "conv1d": _convolution(True),
+    "conv1d.padding": _convolution(True),
+    "batch_norm": _batch_norm,
+    "max_pool2d": _pool("max", False),
+    "max_pool1d": _pool("max", True),
+    "avg_pool2d": _pool("mean", False),
+    "avg_pool1d": _pool("mean", True),
+    "adaptive_avg_pool2d": _adaptive_pool("mean", False),
+    "adaptive_avg_pool1d": _adaptive_pool("mean", True),
+    "adaptive_max_pool2d": _adaptive_pool("max", False),
+    "adaptive_max_pool1d": _adaptive_pool("max", True),
+    "relu": _clamp(0.0, None),
+    "relu6": _clamp(0.0, 6.0),
+    "hardtanh": _clamp(None, None),
+    "clamp": _clamp(None, None),
+    "clamp_min": _clamp(None, None),
+    "clamp_max": _clamp(None, None),
+    **{name: _pointwise(function) for name, function in _ONE.items()},
+    "leaky_relu": _pointwise("leaky_relu", "negative_slope"),
+    "elu": _pointwise("elu", "alpha"),
+    "softplus": _pointwise("softplus"),
+    "gelu": _gelu,
+    "pow.Tensor_Scalar": _power,
+    "neg": _negative,
+    "add.Tensor": _sum_of(1.0),
+    "sub.Tensor": _sum_of(-1.0),
+    "mul.Tensor": _product,
+    "div.Tensor": _quotient,
+    "matmul": _matmul,
+    "bmm": _matmul,
+    "mm": _matmul,
+    "scaled_dot_product_attention": _attention,
+    "softmax.int": _softmax,
+    "_softmax": _softmax,
+    "layer_norm": _norm,
+    "embedding": _embedding,
+    "embedding_bag.padding_idx": _embedding_bag,
+    "mean.dim": _mean(True),
+    "sum.dim_IntList": _mean(False),
+    "cat": _concat,
+    "concat": _concat,
+    **dict.fromkeys(("view", "reshape", "_unsafe_view", "flatten.using_ints", "unflatten.int"), _reshape),
+    **dict.fromkeys(("unsqueeze", "squeeze", "squeeze.dim", "squeeze.dims"), _reshape),
+    **dict.fromkeys(("permute", "transpose.int", "t"), _permute),
+    "slice.Tensor": _slice,
+    "select.int": _select,
+    **dict.fromkeys(("chunk", "split.Tensor", "split_with_sizes", "split.sizes"), _split),
+    "expand": _expand,
+    "dropout": _dropout,
+    **dict.fromkeys(("contiguous", "clone", "detach", "alias", "lift_fresh_copy", "identity"), _same_value),
+    **dict.fromkeys(("to.dtype", "to.dtype_layout", "_to_copy", "to.device", "type_as"), _converted),
+    "getitem": _part,
+}  # fmt: skip
+"""By the operation's name and overload, without ``aten`` and ``default``; in-place forms are the same."""
+
+
+def handlers() -> dict[str, Handler]:
+    """All of them, those of in-place forms included."""
+    found = dict(HANDLERS)
+    for name, handler in HANDLERS.items():
+        base, dot, overload = name.partition(".")
+        found.setdefault(f"{base}_{dot}{overload}", _in_place(handler))
+    return found
+
+
+def _in_place(handler: Handler) -> Handler:
+    def handle(at: Matcher, node: fx.Node) -> None:
+        handler(at, node)
+        at.replace(node)
+
+    return handle

@@ -1,0 +1,247 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Reads a captured graph as operations on real numbers, before any decomposition, constants folded.
+
+What belongs to which operation of torch is in ``handlers``; here are walking, folding, sizes and names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import fx
+
+from stoker.core.errors import ModelImportError
+from stoker.deploy.floating.operations import (
+    FloatConstant,
+    FloatGraph,
+    FloatInput,
+    FloatOperation,
+    FloatSlice,
+)
+from stoker.deploy.importing.exporting import Captured, layer, where
+
+Operand = str | torch.Tensor
+"""The name of a computed value, or a constant."""
+_Made = TypeVar("_Made", bound=FloatOperation)
+Handler = Callable[["Matcher", fx.Node], None]
+
+
+class Matcher:
+    """A captured graph being read.
+
+    Attributes:
+        operations: made so far.
+        shapes: of every value, with the batch, multiples of it negative.
+    """
+
+    def __init__(self, captured: Captured, handlers: dict[str, Handler]) -> None:
+        self.operations: list[FloatOperation] = []
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._captured = captured
+        self._handlers = handlers
+        self._constants: dict[str, Any] = dict(captured.tensors)
+        """Tensors and numbers that no input reaches, by node."""
+        self._names: dict[str, str] = {}
+        """What a node's result is called; views of nothing and in-place operations share names."""
+        self._parts: dict[str, list[str]] = {}
+        """Names of the parts of a node with several results."""
+        self._batch: Any = None
+
+    def graph(self) -> FloatGraph:
+        """All of it.
+
+        Raises:
+            ModelImportError: an operation, a size or a weight is not supported; fields: where.
+        """
+        nodes = list(self._captured.graph_module.graph.nodes)
+        by_name = {node.name: node for node in nodes}
+        needed = _needed([by_name[name] for name in self._captured.outputs if name in by_name])
+        inputs = [self._input(by_name[name]) for name in self._captured.inputs]
+        for node in nodes:
+            if node.op == "call_function" and node.name in needed and not self._folded(node):
+                self._match(node)
+        outputs: dict[str, str] = {}
+        for at, name in enumerate(self._captured.outputs):
+            if name not in self._names:
+                raise ModelImportError(f"output {at} must depend on an input of the model, got a constant", where="")
+            outputs[f"output_{at}" if len(self._captured.outputs) > 1 else "output"] = self._names[name]
+        return FloatGraph(
+            inputs=tuple(inputs), outputs=outputs, operations=tuple(self.operations), shapes=dict(self.shapes)
+        )
+
+    def add(
+        self, make: Callable[..., _Made], node: fx.Node, sources: Sequence[str], name: str = "", **given: Any
+    ) -> str:
+        """Puts an operation down for a node; returns its name."""
+        called = name or node.name
+        self.operations.append(make(name=called, sources=tuple(sources), layer=layer(node), where=where(node), **given))
+        if not name:
+            self._names[node.name] = called
+            self.shapes[called] = self.shape(node)
+        return called
+
+    def alias(self, node: fx.Node, name: str) -> None:
+        """A node's result is a value that exists."""
+        self._names[node.name] = name
+
+    def replace(self, node: fx.Node) -> None:
+        """What an in-place operation wrote to is its result from now on."""
+        written = node.args[0]
+        assert isinstance(written, fx.Node)
+        self._names[written.name] = self._names[node.name]
+
+    def split(self, node: fx.Node, axis: int, sizes: Sequence[int]) -> None:
+        """Parts of a node's source along an axis, for a node with several results."""
+        source = self.value(node, node.args[0])
+        whole = self.shapes[source]
+        start = 0
+        names: list[str] = []
+        for at, size in enumerate(sizes):
+            name = f"{node.name}.{at}"
+            self.add(FloatSlice, node, [source], name=name, axis=axis, start=start, stop=start + size)
+            self.shapes[name] = (*whole[:axis], size, *whole[axis + 1 :])
+            names.append(name)
+            start += size
+        self._parts[node.name] = names
+
+    def part(self, node: fx.Node) -> None:
+        """``getitem``: one of several results."""
+        source, at = node.args
+        assert isinstance(source, fx.Node)
+        if source.name in self._parts:
+            self._names[node.name] = self._parts[source.name][int(at)]  # pyright: ignore[reportArgumentType]
+        elif int(at) == 0 and source.name in self._names:  # pyright: ignore[reportArgumentType]
+            self._names[node.name] = self._names[source.name]
+        else:
+            raise self.refused(node, f"result {at} of `{source.target}` must not be used")
+
+    def operand(self, node: fx.Node, argument: Any) -> Operand:
+        """An argument as a computed value or a constant."""
+        if isinstance(argument, fx.Node):
+            if argument.name in self._names:
+                return self._names[argument.name]
+            if argument.name in self._constants:
+                return torch.as_tensor(self._constants[argument.name])
+            raise self.refused(node, f"`{argument.name}` must be computed from the model's inputs or constant")
+        if isinstance(argument, (int, float)):
+            return torch.tensor(float(argument), dtype=torch.float64)
+        raise self.refused(node, f"an argument must be a tensor or a number, got {argument!r}")
+
+    def value(self, node: fx.Node, argument: Any) -> str:
+        """An argument as a computed value; a constant becomes one that is the same for each sample."""
+        found = self.operand(node, argument)
+        return found if isinstance(found, str) else self.constant(node, found, argument)
+
+    def constant(self, node: fx.Node, tensor: torch.Tensor, argument: Any = None, rank: int = 0) -> str:
+        """A constant as a value; axes of size 1 are put before its own up to a rank."""
+        array = self.numbers(node, tensor)
+        array = array.reshape((1,) * (rank - array.ndim) + array.shape)
+        name = f"{node.name}.constant{len(self.operations)}"
+        self.add(FloatConstant, node, (), name=name, array=array)
+        self.shapes[name] = array.shape
+        return name
+
+    def weight(self, node: fx.Node, argument: Any, what: str) -> Any:
+        """An argument that must be constant, as numbers.
+
+        Raises:
+            ModelImportError: it depends on an input, or is not finite.
+        """
+        found = self.operand(node, argument)
+        if isinstance(found, str):
+            raise self.refused(node, f"`{what}` must be constant, and depends on an input")
+        return self.numbers(node, found, what)
+
+    def numbers(self, node: fx.Node, tensor: torch.Tensor, what: str = "a constant") -> Any:
+        """A constant in double precision."""
+        array = np.array(tensor.detach().to(torch.float64).tolist(), dtype=np.float64).reshape(tuple(tensor.shape))
+        if not np.isfinite(array).all():
+            raise self.refused(node, f"`{what}` must be finite, got {array[~np.isfinite(array)].ravel()[0]}")
+        return array
+
+    def shape(self, node: fx.Node) -> tuple[int, ...]:
+        """The shape of a node's result; multiples of the batch are negative."""
+        found = node.meta["val"]
+        tensor = found[0] if isinstance(found, (tuple, list)) else found
+        return tuple(self.size(node, each) for each in tensor.shape)
+
+    def size(self, node: fx.Node, size: Any) -> int:
+        """A size of torch; a multiple of the batch is negative."""
+        if isinstance(size, fx.Node):
+            size = size.meta["val"] if "val" in size.meta else self._constants[size.name]
+        if isinstance(size, int):
+            return size
+        share = size.node.expr / self._batch
+        if not share.is_Integer:
+            raise self.refused(node, f"a size must be constant or a multiple of the batch, got {size}")
+        return -int(share)
+
+    def sizes(self, node: fx.Node, given: Any) -> tuple[int, ...]:
+        """Sizes that may be nodes."""
+        return tuple(self.size(node, each) for each in given)
+
+    def is_constant(self, node: Any) -> bool:
+        """Whether an argument does not depend on an input."""
+        return not isinstance(node, fx.Node) or node.name in self._constants
+
+    def refused(self, node: fx.Node, rule: str) -> ModelImportError:
+        """The error that says so, with the user's file and line."""
+        place = where(node)
+        inside = f" in `{layer(node)}`" if layer(node) else ""
+        at = f"{place}: " if place else ""
+        return ModelImportError(f"{at}`{node.target}`{inside}: {rule}", where=place, operation=str(node.target))
+
+    def _input(self, node: fx.Node) -> FloatInput:
+        tensor = node.meta["val"]
+        if self._batch is None:
+            first = tensor.shape[0] if tensor.ndim else 0
+            if isinstance(first, int):
+                raise self.refused(
+                    node, f"input `{node.name}` must have a batch of any size as first axis, got {first}"
+                )
+            self._batch = first.node.expr
+        self._names[node.name] = node.name
+        self.shapes[node.name] = self.shape(node)
+        whole = not tensor.dtype.is_floating_point
+        return FloatInput(name=node.name, shape=self.shapes[node.name], whole=whole)
+
+    def _folded(self, node: fx.Node) -> bool:
+        """Computes a node that no input reaches; whether it was one."""
+        if not all(each.name in self._constants for each in node.all_input_nodes):
+            return False
+
+        def known(each: fx.Node) -> Any:
+            return self._constants[each.name]
+
+        arguments = fx.map_arg(node.args, known), fx.map_arg(node.kwargs, known)
+        with torch.no_grad():
+            assert callable(node.target)
+            self._constants[node.name] = node.target(*arguments[0], **arguments[1])
+        return True
+
+    def _match(self, node: fx.Node) -> None:
+        if node.meta.get("val") is not None and isinstance(node.meta["val"], (torch.SymInt, int)):
+            return  # sizes are read where they are used
+        if all(isinstance(each.meta.get("val"), (torch.SymInt, int)) for each in node.all_input_nodes):
+            return  # made of sizes alone; what it is used for reads or refuses it
+        target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+        name = str(node.target) if str(node.target).startswith("aten.") else target
+        handler = self._handlers.get(name.removesuffix(".default").removeprefix("aten."))
+        if handler is None:
+            raise self.refused(node, "is not among the operations that become integers; see docs/guide/deploy.md")
+        handler(self, node)
+
+
+def _needed(outputs: Sequence[fx.Node]) -> set[str]:
+    """Nodes that results depend on."""
+    found: set[str] = set()
+    waiting = list(outputs)
+    while waiting:
+        node = waiting.pop()
+        if node.name not in found:
+            found.add(node.name)
+            waiting += node.all_input_nodes
+    return found

@@ -1,0 +1,136 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""Runs a captured graph on samples and notes what each value holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+
+from stoker.core.errors import CalibrationError
+from stoker.deploy.importing.exporting import Captured
+from stoker.deploy.lowering.observation import Observed, Real
+
+_KEPT = 1 << 15
+"""Numbers of a value that are kept from all samples."""
+_PER_BATCH = 1 << 12
+
+
+class _Notes:
+    """What was seen of a value so far."""
+
+    def __init__(self) -> None:
+        self.low, self.high = np.inf, -np.inf
+        self.kept: list[Real] = []
+        self.totals: list[tuple[Real, int] | None] = [(np.zeros(0), 0), (np.zeros(0), 0)]
+        """Sums and counts by axis 1 and by the last one; None for an axis that is the batch's."""
+
+    def add(self, array: Real, chance: np.random.Generator) -> None:
+        self.low, self.high = min(self.low, float(array.min())), max(self.high, float(array.max()))
+        flat = array.ravel()
+        self.kept.append(flat if len(flat) <= _PER_BATCH else chance.choice(flat, _PER_BATCH, replace=False))
+        for at, axis in enumerate((1, array.ndim - 1)):
+            self.totals[at] = self._total(at, array, axis) if 0 < axis < array.ndim else None
+
+    def _total(self, at: int, array: Real, axis: int) -> tuple[Real, int] | None:
+        before = self.totals[at]
+        own = array.sum(axis=tuple(other for other in range(array.ndim) if other != axis))
+        if before is None or before[0].size not in (0, own.size):
+            return None
+        return (before[0] + own if before[0].size else own), before[1] + array.size // array.shape[axis]
+
+    def observed(self, chance: np.random.Generator) -> Observed:
+        sample = np.concatenate(self.kept)
+        if len(sample) > _KEPT:
+            sample = chance.choice(sample, _KEPT, replace=False)
+        means = [np.zeros(0) if each is None or not each[1] else each[0] / each[1] for each in self.totals]
+        return Observed(low=self.low, high=self.high, sample=sample, second_mean=means[0], last_mean=means[1])
+
+
+def observe(captured: Captured, batches: Iterable[Sequence[torch.Tensor]]) -> dict[str, Observed]:
+    """What every real value of a graph holds over samples, by the names of the operations on real numbers.
+
+    Raises:
+        CalibrationError: there are no samples, or a value is not finite; fields: value.
+    """
+    notes: dict[str, _Notes] = {}
+    chance = np.random.default_rng(0)
+
+    def note(name: str, tensor: torch.Tensor) -> None:
+        if not tensor.dtype.is_floating_point or not tensor.numel():
+            return
+        array = numbers(tensor)
+        if not np.isfinite(array).all():
+            raise CalibrationError(
+                f"calibration samples must give finite numbers, and `{name}` holds "
+                f"{array[~np.isfinite(array)].ravel()[0]}; look at the loader's samples and the model's weights",
+                value=name,
+            )
+        notes.setdefault(name, _Notes()).add(array, chance)
+
+    count = 0
+    for inputs in batches:
+        run(captured, inputs, note)
+        count += 1
+    if not count:
+        raise CalibrationError("calibration needs at least one batch of samples, got none", value="")
+    return {name: each.observed(chance) for name, each in notes.items()}
+
+
+def values_of(captured: Captured, inputs: Sequence[torch.Tensor]) -> dict[str, Real]:
+    """Every real value of a graph for one batch."""
+    found: dict[str, Real] = {}
+
+    def note(name: str, tensor: torch.Tensor) -> None:
+        if tensor.dtype.is_floating_point:
+            found[name] = numbers(tensor)
+
+    run(captured, inputs, note)
+    return found
+
+
+def run(captured: Captured, inputs: Sequence[torch.Tensor], note: Callable[[str, torch.Tensor], None]) -> Any:
+    """Runs the graph in single precision; ``note`` gets each tensor that comes of the inputs, and its name."""
+    with torch.no_grad():
+        return _Noting(captured, note).run(*captured.arguments(inputs))
+
+
+class _Noting(fx.Interpreter):
+    """Runs node by node. An attention's scores and shares, which no node has, are computed separately."""
+
+    def __init__(self, captured: Captured, note: Callable[[str, torch.Tensor], None]) -> None:
+        super().__init__(captured.graph_module)
+        self._note = note
+        self._constant = set(captured.tensors)
+
+    def run_node(self, n: fx.Node) -> Any:
+        if str(n.target) == "aten.scaled_dot_product_attention.default":
+            self._attention(n)
+        result = super().run_node(n)
+        if n.op == "call_function" and not (n.all_input_nodes or n.name in self._constant):
+            self._constant.add(n.name)
+        if n.name not in self._constant and n.op != "output":
+            first = result[0] if isinstance(result, (tuple, list)) and result else result
+            if isinstance(first, torch.Tensor):
+                self._note(n.name, first)
+            if n.op == "call_function" and isinstance(result, (tuple, list)):
+                for at, part in enumerate(result):
+                    if isinstance(part, torch.Tensor):
+                        self._note(f"{n.name}.{at}", part)
+        return result
+
+    def _attention(self, n: fx.Node) -> None:
+        query, key = (self.env[each] for each in n.args[:2] if isinstance(each, fx.Node))
+        scale = n.kwargs.get("scale", n.args[6] if len(n.args) > 6 else None)
+        factor = query.shape[-1] ** -0.5 if scale is None else float(scale)  # pyright: ignore[reportArgumentType]
+        scores = (query @ key.transpose(-1, -2)) * factor
+        self._note(f"{n.name}.scores", scores)
+        self._note(f"{n.name}.key", key)
+
+
+def numbers(tensor: torch.Tensor) -> Real:
+    """A tensor in double precision."""
+    return np.asarray(tensor.detach().to(torch.float64).cpu().numpy())

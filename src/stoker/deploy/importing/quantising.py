@@ -1,0 +1,194 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""From a module and samples to an integer graph and a record of how it compares: every choice is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stoker.deploy.comparing import paired, size_error, spread_error
+from stoker.deploy.engines.law import NumpyEngine
+from stoker.deploy.floating.operations import FloatGraph
+from stoker.deploy.importing.exporting import Captured, capture
+from stoker.deploy.importing.handlers import handlers
+from stoker.deploy.importing.matching import Matcher
+from stoker.deploy.importing.observing import numbers, observe, run, values_of
+from stoker.deploy.importing.samples import BATCH, Samples
+from stoker.deploy.ir.bounds import accumulator
+from stoker.deploy.ir.graph import IntegerGraph
+from stoker.deploy.ir.operations import REQUANTISED
+from stoker.deploy.lowering.grids import RANGE_RULES, Widths
+from stoker.deploy.lowering.layout import BATCH as ANY_BATCH
+from stoker.deploy.lowering.layout import Laid
+from stoker.deploy.lowering.lowering import Lowered, LoweringOptions, lower
+from stoker.deploy.lowering.observation import Observed
+from stoker.records.deploy.quantisation import LayerError, QuantisationRecord, TriedRule
+
+Array = NDArray[Any]
+_LAYER_SAMPLES = BATCH
+"""Samples that errors by layer are measured on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedModel:
+    """A module, ready to be quantised at any widths.
+
+    Attributes:
+        captured: its graph of torch.
+        graph: on real numbers.
+        seen: what calibration samples showed.
+    """
+
+    captured: Captured
+    graph: FloatGraph
+    seen: Mapping[str, Observed]
+
+    def outputs(self, samples: Samples) -> Array:
+        """The first output on real numbers."""
+        found: list[Array] = []
+        wanted = self.captured.outputs[0]
+
+        def note(name: str, tensor: torch.Tensor) -> None:
+            if name == wanted:
+                found.append(numbers(tensor))
+
+        for inputs in samples.batches():
+            run(self.captured, inputs, note)
+        return np.concatenate(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """What quantising a module gave.
+
+    Attributes:
+        lowered: the integer graph, and where each operation's result is in it.
+        options: that were taken.
+        record: how it compares.
+    """
+
+    lowered: Lowered
+    options: LoweringOptions
+    record: QuantisationRecord
+
+    @property
+    def graph(self) -> IntegerGraph:
+        """The integer graph."""
+        return self.lowered.graph
+
+
+def import_module(module: torch.nn.Module, samples: Samples) -> ImportedModel:
+    """A module and what its values hold over the samples for calibration.
+
+    Raises:
+        ModelImportError: it can't be exported, or an operation is not supported; fields: where.
+        CalibrationError: a value is not finite; fields: value.
+    """
+    calibration = samples.part("calibrate")
+    captured = capture(module, tuple(each[:2] for each in calibration.inputs))
+    graph = Matcher(captured, handlers()).graph()
+    return ImportedModel(captured, graph, observe(captured, calibration.batches()))
+
+
+def quantise(
+    module: torch.nn.Module,
+    samples: Samples,
+    *,
+    name: str = "model",
+    widths: Widths | None = None,
+    shifts: bool = False,
+) -> Quantised:
+    """The integer model of a module.
+
+    Ranges by each rule, with and without bias correction, are measured on the search split; the least error of outputs
+    is taken. The accept split judges and chooses nothing.
+
+    Args:
+        module: any; weights stay as they are.
+        samples: of a loader, see :func:`stoker.deploy.importing.samples.gather`.
+        name: of the model.
+        widths: of weights and results; 8 bits by default.
+        shifts: requantisers of layers without multipliers.
+
+    Raises:
+        ModelImportError: it can't be exported, or an operation is not supported; fields: where.
+        CalibrationError: a value is not finite; fields: value.
+    """
+    model = import_module(module, samples)
+    search, accept = samples.part("search"), samples.part("accept")
+    wanted = model.outputs(search)
+    base = LoweringOptions(widths=widths or Widths(), shifts=shifts)
+    tried: list[tuple[TriedRule, LoweringOptions, Lowered]] = []
+    for rule in RANGE_RULES:
+        for corrected in (True, False):
+            options = replace(base, rule=rule, corrected=corrected)
+            made = lower(model.graph, model.seen, options)
+            error = spread_error(outputs(made.graph, search), wanted)
+            tried.append((TriedRule(rule=rule, corrected=corrected, error=error), options, made))
+    best, options, lowered = min(tried, key=lambda each: each[0].error)
+    record = QuantisationRecord(
+        model=name,
+        calibrated_on=len(samples.part("calibrate")),
+        tried=[each for each, _, _ in tried],
+        rule=best.rule,
+        corrected=best.corrected,
+        search=paired(outputs(lowered.graph, search), wanted, search.labels),
+        accept=paired(outputs(lowered.graph, accept), model.outputs(accept), accept.labels),
+        layers=layer_errors(model, lowered, accept),
+        parameters=sum(each.numel() for each in module.parameters()),
+        weight_bits=sum(lowered.weight_bits.values()),
+        widest_accumulator_bits=widest_accumulator(lowered.graph),
+        operations=len(lowered.graph.operations),
+    )
+    return Quantised(lowered, options, record)
+
+
+def outputs(graph: IntegerGraph, samples: Samples) -> Array:
+    """The first output on whole numbers, by the law."""
+    engine = NumpyEngine(graph)
+    names = [port.name for port in graph.inputs]
+    first = graph.outputs[0].name
+    parts = [
+        engine({name: np.asarray(each.numpy()) for name, each in zip(names, inputs, strict=True)})[first]
+        for inputs in samples.batches()
+    ]
+    return np.concatenate(parts)
+
+
+def layer_errors(model: ImportedModel, lowered: Lowered, samples: Samples) -> list[LayerError]:
+    """How far each operation's result is from that on real numbers."""
+    inputs = tuple(each[:_LAYER_SAMPLES] for each in samples.inputs)
+    real = values_of(model.captured, inputs)
+    arrays = {port.name: np.asarray(each.numpy()) for port, each in zip(lowered.graph.inputs, inputs, strict=True)}
+    whole = NumpyEngine(lowered.graph).all_values(arrays)
+    found: list[LayerError] = []
+    for each in model.graph.operations:
+        laid = lowered.values.get(each.name)
+        if laid is None or laid.value not in whole or each.name not in real or laid.axes[:1] != ((ANY_BATCH,),):
+            continue
+        value = lowered.graph.values[laid.value]
+        numbers_found = (_as_torch(whole[laid.value], laid).astype(np.float64) - value.zero_point) * value.scale
+        error = size_error(numbers_found.reshape(real[each.name].shape), real[each.name])
+        found.append(LayerError(name=each.name, layer=each.layer, error=error))
+    return found
+
+
+def widest_accumulator(graph: IntegerGraph) -> int:
+    """Bits of the widest accumulator; 0 without any."""
+    return max(
+        (accumulator(each, graph.values, graph.constants).bits for each in graph.operations
+         if isinstance(each, REQUANTISED)),
+        default=0,
+    )  # fmt: skip
+
+
+def _as_torch(array: Array, laid: Laid) -> Array:
+    """Numbers of a value in the order of the tensor's axes."""
+    sizes = [atom.size for atom in laid.order]
+    wanted = [laid.order.index(atom) + 1 for group in laid.axes for atom in group if atom is not ANY_BATCH]
+    return array.reshape(len(array), *sizes).transpose(0, *wanted)

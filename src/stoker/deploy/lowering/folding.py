@@ -1,0 +1,41 @@
+"""Joins operations on real numbers that become one on integers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from stoker.deploy.floating.operations import (
+    FloatConvolution,
+    FloatGraph,
+    FloatLinear,
+    FloatOperation,
+    FloatScale,
+)
+
+
+def folded(graph: FloatGraph) -> FloatGraph:
+    """The graph with each batch norm inside the layer before it, where nothing else reads that layer.
+
+    The joined operation has the batch norm's name, so what was observed of it stays right.
+    """
+    uses = Counter([name for each in graph.operations for name in each.sources] + [*graph.outputs.values()])
+    made: dict[str, FloatOperation] = {}
+    for each in graph.operations:
+        before = made.get(each.sources[0]) if isinstance(each, FloatScale) else None
+        if isinstance(each, FloatScale) and _takes(before, graph) and uses[each.sources[0]] == 1:
+            assert isinstance(before, (FloatConvolution, FloatLinear))
+            del made[before.name]
+            weight = before.weight * each.factor.reshape(-1, *(1,) * (before.weight.ndim - 1))
+            bias = before.bias * each.factor + each.offset
+            made[each.name] = replace(before, name=each.name, weight=weight, bias=bias)
+        else:
+            made[each.name] = each
+    return replace(graph, operations=tuple(made.values()))
+
+
+def _takes(before: FloatOperation | None, graph: FloatGraph) -> bool:
+    """Whether a layer's output channels are those of the batch norm: the last axis of a linear one is not, of three."""
+    if isinstance(before, FloatLinear):
+        return len(graph.shapes[before.name]) == 2
+    return isinstance(before, FloatConvolution)

@@ -1,0 +1,74 @@
+"""What quantising a model came to: plain records, made by ``deploy``, kept in its package and shown by ``ui``."""
+
+from __future__ import annotations
+
+import msgspec
+
+FORMAT = 1
+
+
+class PairedAccuracy(msgspec.Struct, frozen=True, kw_only=True):
+    """Whole numbers against real ones on the same samples."""
+
+    samples: int
+    flips: int | None
+    """Samples whose largest output is another one, ties to the first; None where outputs are no scores."""
+    flips_low: float | None
+    flips_high: float | None
+    """Ends of the interval of the share of flips (Wilson, 95 %)."""
+    float_right: int | None
+    """Samples that the model on real numbers gets right; None without labels."""
+    right: int | None
+    right_low: float | None
+    right_high: float | None
+    """Ends of the interval of the accuracy on whole numbers (Wilson, 95 %)."""
+    error: float
+    """Root mean square of the difference of outputs, over their standard deviation on real numbers."""
+
+
+class LayerError(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a result is from that on real numbers, with everything before it on whole numbers too."""
+
+    name: str
+    layer: str
+    """Path of the module."""
+    error: float
+    """Root mean square of the difference, over that of the result."""
+
+
+class TriedRule(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to choose ranges, measured on the search split."""
+
+    rule: str
+    corrected: bool
+    """Whether biases make up for rounded weights."""
+    error: float
+
+
+class QuantisationRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it."""
+
+    model: str
+    calibrated_on: int
+    """Samples that ranges come from."""
+    tried: list[TriedRule]
+    rule: str
+    """That was taken."""
+    corrected: bool
+    search: PairedAccuracy
+    """On the samples that chose the rule."""
+    accept: PairedAccuracy
+    """On samples that chose nothing."""
+    layers: list[LayerError]
+    """In the graph's order, measured on accepted samples."""
+    parameters: int
+    weight_bits: int
+    """Bits of all weights together."""
+    widest_accumulator_bits: int
+    operations: int
+    format: int = FORMAT
+
+    @property
+    def worst(self) -> LayerError | None:
+        """The layer that is farthest off."""
+        return max(self.layers, key=lambda each: each.error, default=None)

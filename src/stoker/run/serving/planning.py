@@ -1,0 +1,99 @@
+"""`stoker serve plan`: how many engines of which kind, found by the service's own queue on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stoker.run.serving.sources import ModelForm
+from stoker.run.serving.starting import start_model
+from stoker.scale.serving import CostCurve, ServingQueue, ServingRules
+from stoker.serve.figures import ModelFigures
+from stoker.serve.models.version import Costs, ModelVersion, VersionSettings
+from stoker.serve.processes.pool import PoolSettings
+from stoker.sim.serving import Arrival, ServedTrace, poisson, serve_trace
+
+REQUESTS = 20_000
+"""Length of a simulated trace: 200 of them are beyond the 99th percentile."""
+_SHED_FRAC = 0.001
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What is asked of a service.
+
+    Attributes:
+        rate: requests a second.
+        p99_s: of answers.
+        samples: of a request.
+        max_batch: samples that run together.
+    """
+
+    rate: float
+    p99_s: float
+    samples: int = 1
+    max_batch: int = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """What one kind of engine needs.
+
+    Attributes:
+        engine: its name.
+        costs: samples and seconds.
+        count: engines; None where as many as were tried do not do.
+        trace: what became of the requests with these, or with the most.
+    """
+
+    engine: str
+    costs: tuple[tuple[int, float], ...]
+    count: int | None
+    trace: ServedTrace
+
+
+def plan(engine: str, costs: Costs, demand: Demand, most: int, arrivals: Sequence[Arrival] | None = None) -> Planned:
+    """The least engines with which nothing is refused and the 99th percentile is kept.
+
+    Args:
+        engine: name, for the answer.
+        costs: of batches.
+        demand: what is asked.
+        most: engines to try.
+        arrivals: a trace; None for requests that arrive independently of each other.
+    """
+    trace = ServedTrace()
+    requests = arrivals if arrivals is not None else list(poisson(demand.rate, REQUESTS, samples=demand.samples))
+    curve = CostCurve(tuple(costs))
+    rules = ServingRules(slo_s=demand.p99_s, max_batch=demand.max_batch)
+    for count in range(1, most + 1):
+        trace = serve_trace(requests, ServingQueue(rules, curve, count), count, curve.seconds, demand.p99_s)
+        shed = trace.refused + trace.dropped
+        if trace.quantile_s(0.99) <= demand.p99_s and shed <= _SHED_FRAC * len(requests):
+            return Planned(engine=engine, costs=curve.points, count=count, trace=trace)
+    return Planned(engine=engine, costs=curve.points, count=None, trace=trace)
+
+
+def measured(form: ModelForm, max_batch: int) -> Costs:
+    """What batches cost an engine of this machine, alone.
+
+    Raises:
+        ServingError: the model does not load.
+    """
+    return asyncio.run(_measured(form, max_batch))
+
+
+async def _measured(form: ModelForm, max_batch: int) -> Costs:
+    rules = ServingRules(max_batch=max_batch)
+    lost: list[str] = []
+    version = ModelVersion(
+        form.text, functools.partial(start_model, form),
+        VersionSettings(pool=PoolSettings(engines=1, max_batch=max_batch)),
+        lambda costs, engines: ServingQueue(rules, CostCurve(tuple(costs)), engines), ModelFigures(), lost.append,
+    )  # fmt: skip
+    try:
+        return (await version.start()).costs
+    finally:
+        await version.close()

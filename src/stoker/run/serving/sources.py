@@ -1,0 +1,132 @@
+"""Where a model is, as the command line names it, and which engines could run it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Literal, get_args
+
+import msgspec
+
+from stoker.core.errors import ConfigError
+
+EngineName = Literal["torch", "onnx", "int"]
+ENGINES: tuple[EngineName, ...] = get_args(EngineName)
+
+_SUFFIXES: dict[str, EngineName] = {".pt2": "torch", ".onnx": "onnx"}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_FUNCTION = re.compile(r"(?P<module>[^:@]+):(?P<name>[A-Za-z_]\w*)(?:@(?P<weights>.+))?")
+
+
+class ModelForm(msgspec.Struct, frozen=True, kw_only=True):
+    """One form of a model, and the engine for it.
+
+    Attributes:
+        engine: that runs it.
+        path: of a file; empty for a function.
+        module: that has the function, or its file.
+        function: that makes a module and example inputs.
+        weights: URL or path of safetensors; empty for those that the function gives the module.
+        threads: of an engine.
+    """
+
+    engine: EngineName
+    path: str = ""
+    module: str = ""
+    function: str = ""
+    weights: str = ""
+    threads: int = 1
+
+    @property
+    def text(self) -> str:
+        """How people write it."""
+        made = f"{self.module}:{self.function}" + (f"@{self.weights}" if self.weights else "")
+        return self.path or made
+
+
+def split_name(text: str) -> tuple[str, str]:
+    """Name and source of ``[NAME=]SOURCE``; a name is made of the source where none is given.
+
+    Raises:
+        ConfigError: the name is none.
+    """
+    name, equals, source = text.partition("=")
+    if not equals or "/" in name or ":" in name:
+        name, source = "", text
+    if not name:
+        match = _FUNCTION.fullmatch(source) if "://" not in source.partition("@")[0] else None
+        name = match["name"] if match else Path(source.rstrip("/")).stem
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"`MODEL` must have a name of letters, digits, `.`, `_` and `-`, got {name!r}; write NAME={source}"
+        )
+    return name, source
+
+
+def forms_of(source: str, threads: int) -> list[ModelForm]:
+    """The forms in which a model is there, at least one.
+
+    Args:
+        source: a file, a folder with one file of each form, a package of an integer model, or
+            ``module:function[@weights.safetensors]``.
+        threads: of an engine.
+
+    Raises:
+        ConfigError: there is no model.
+    """
+    path = Path(source)
+    if path.is_dir():
+        return _of_package(path, threads) if (path / "manifest.json").is_file() else _in_folder(path, threads)
+    if path.suffix in _SUFFIXES:
+        if not path.is_file():
+            raise ConfigError(f"`{source}` must be a file, got none")
+        return [ModelForm(engine=_SUFFIXES[path.suffix], path=os.path.abspath(path), threads=threads)]
+    if (match := _FUNCTION.fullmatch(source)) is not None:
+        weights = match["weights"] or ""
+        if weights and not weights.endswith(".safetensors"):
+            raise ConfigError(f"`{weights}` must be a file of safetensors")
+        if weights and "://" not in weights:
+            weights = os.path.abspath(weights)
+            if not os.path.isfile(weights):
+                raise ConfigError(f"`{weights}` must be a file, got none")
+        return [
+            ModelForm(engine="torch", module=match["module"], function=match["name"], weights=weights, threads=threads)
+        ]
+    raise ConfigError(
+        f"`{source}` must be a .pt2 or .onnx file, a folder of these, a package of `stoker deploy quantise`, "
+        "or module:function[@weights.safetensors]"
+    )
+
+
+def _of_package(folder: Path, threads: int) -> list[ModelForm]:
+    """Both engines of an integer model: they give the same numbers."""
+    engines: tuple[EngineName, ...] = ("int", "onnx")
+    return [ModelForm(engine=engine, path=str(folder.absolute()), threads=threads) for engine in engines]
+
+
+def _in_folder(folder: Path, threads: int) -> list[ModelForm]:
+    found: dict[EngineName, Path] = {}
+    for path in sorted(folder.iterdir()):
+        engine = _SUFFIXES.get(path.suffix)
+        if engine is None:
+            continue
+        if engine in found:
+            raise ConfigError(f"`{folder}` must have one {path.suffix} file, got {found[engine].name} and {path.name}")
+        found[engine] = path
+    if not found:
+        raise ConfigError(f"`{folder}` must have a .pt2 or an .onnx file, got neither")
+    return [ModelForm(engine=engine, path=str(path.absolute()), threads=threads) for engine, path in found.items()]
+
+
+def chosen_forms(forms: list[ModelForm], engine: str) -> list[ModelForm]:
+    """The forms that an engine runs; all for ``auto``.
+
+    Raises:
+        ConfigError: the model is in no form for it.
+    """
+    found = [form for form in forms if engine in ("auto", form.engine)]
+    if not found:
+        there = ", ".join(sorted({form.engine for form in forms}))
+        raise ConfigError(f"`--engine` must be auto or {there} for this model, got {engine}")
+    return found

@@ -1,0 +1,130 @@
+"""Versions of a model: each form timed where there are several, the best one started."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from stoker.core.errors import ConfigError, ServingError
+from stoker.core.units import format_seconds
+from stoker.run.serving.sources import ModelForm, chosen_forms, forms_of
+from stoker.scale.serving import CostCurve, ServingQueue, ServingRules
+from stoker.serve.figures import ModelFigures
+from stoker.serve.models.version import Costs, ModelVersion, VersionSettings
+
+
+def start_model(form: ModelForm, sock: socket.socket) -> subprocess.Popen[bytes]:
+    """Starts the process that loads a model."""
+    environ = os.environ | {
+        # Its libraries must not start threads before the engines are forked; these set their own number.
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+    }
+    text = msgspec.json.encode(form).decode()
+    command = [sys.executable, "-m", "stoker.run.serving.model_main", str(sock.fileno()), str(os.getpid()), text]
+    return subprocess.Popen(command, pass_fds=[sock.fileno()], stdin=subprocess.DEVNULL, env=environ)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartPlan:
+    """How versions of a model are started.
+
+    Attributes:
+        engine: ``auto`` or the name of one.
+        rules: what requests are promised.
+        version: its engines and bounds.
+        threads: of an engine.
+    """
+
+    engine: str
+    rules: ServingRules
+    version: VersionSettings
+    threads: int
+
+
+class Starter:
+    """Starts versions of one model.
+
+    Args:
+        name: of the model.
+        plan: how.
+        figures: told what versions do.
+        say: shows a line to people.
+    """
+
+    def __init__(self, name: str, plan: StartPlan, figures: ModelFigures, say: Callable[[str], None]) -> None:
+        self._name = name
+        self._plan = plan
+        self._figures = figures
+        self._say = say
+
+    async def version(self, source: str, label: str) -> ModelVersion:
+        """A version that is warm.
+
+        Raises:
+            ServingError: none of its forms loads.
+        """
+        try:
+            forms = chosen_forms(forms_of(source, self._plan.threads), self._plan.engine)
+        except ConfigError as error:
+            raise ServingError(str(error.args[0])) from None
+        form = forms[0] if len(forms) == 1 else await self._fastest(forms)
+        return await self._start(form, label, self._plan.version)
+
+    async def _start(self, form: ModelForm, label: str, settings: VersionSettings) -> ModelVersion:
+        version = ModelVersion(
+            label, functools.partial(start_model, form), settings, self._policy, self._figures, self._say
+        )
+        try:
+            ready = await version.start()
+        except BaseException:
+            await version.close()
+            raise
+        rate, batch = capacity(ready.costs, self._plan.rules, settings.pool.engines)
+        self._say(
+            f"`{self._name}` version {label}: {form.text} on {form.engine}, {settings.pool.engines} engines of "
+            f"{form.threads} threads, {format_seconds(ready.costs[0][1])} for one sample, "
+            f"at best {rate:,.0f} samples/s in batches of {batch}"
+        )
+        return version
+
+    def _policy(self, costs: Costs, engines: int) -> ServingQueue:
+        return ServingQueue(self._plan.rules, CostCurve(tuple(costs)), engines)
+
+    async def _fastest(self, forms: Sequence[ModelForm]) -> ModelForm:
+        """The form with the highest rate within the promise; what was measured is shown."""
+        alone = replace(self._plan.version, pool=replace(self._plan.version.pool, engines=1))
+        found: list[tuple[float, ModelForm]] = []
+        for form in forms:
+            version = ModelVersion(
+                self._name, functools.partial(start_model, form), alone, self._policy, self._figures, self._say
+            )
+            try:
+                ready = await version.start()
+                rate, batch = capacity(ready.costs, self._plan.rules, 1)
+                found.append((rate, form))
+                costs = ", ".join(f"{samples}: {format_seconds(seconds)}" for samples, seconds in ready.costs)
+                self._say(f"`{self._name}` on {form.engine}: {rate:,.0f} samples/s in batches of {batch} ({costs})")
+            except ServingError as error:
+                self._say(f"`{self._name}` on {form.engine}: {error.args[0]}")
+            finally:
+                await version.close()
+        if not found:
+            raise ServingError(f"`{self._name}` must load in one of its forms; none does")
+        found.sort(key=lambda each: -each[0])
+        self._say(f"`{self._name}`: {found[0][1].engine}, which computes the most samples a second")
+        return found[0][1]
+
+
+def capacity(costs: Costs, rules: ServingRules, engines: int) -> tuple[float, int]:
+    """Samples a second that engines compute at most, and the batch at which they do."""
+    curve = CostCurve(tuple(costs))
+    batch = ServingQueue(rules, curve, engines).batch
+    return engines * batch / curve.seconds(batch), batch

@@ -1,0 +1,261 @@
+"""Which requests a service takes, and which go together in a batch: no windows, costs as measured, deadlines kept.
+
+An idle engine starts at once with what waits; waiting for more never paid (a batch grows by itself while engines are
+busy). A request is refused on arrival if its predicted end is later than a margin of its time, and dropped when an
+engine would take it if it cannot make it any more: without either, a queue under overload answers everything late.
+The measured costs are a belief; a running ratio of times taken to times predicted corrects it.
+
+Source: the rules and figures of "Serving" in docs/design/serve.md, from simulations and from measurements.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stoker.serve.policy import ChosenBatch, QueuedRequest
+
+_RECENT = 0.1
+"""Share of the latest batch in the running ratio: noise of 0.2 becomes 0.05, a change is seen within twenty batches."""
+_RATIO_BOUNDS = (0.2, 5.0)
+_PROBE_S = 1.0
+"""If nothing was measured for so long, a request runs although it is believed to be late, so that a belief can heal."""
+_SCAN = 4
+"""Per sample of a batch, how many waiting requests are looked at for some of the same kind."""
+
+
+@dataclass(frozen=True)
+class CostCurve:
+    """Seconds that an engine takes for a batch, by its samples; straight between measured points and beyond them.
+
+    Args:
+        points: (samples, seconds), at least one; sorted and made monotone here, since a larger batch is never cheaper.
+    """
+
+    points: tuple[tuple[int, float], ...]
+
+    def __post_init__(self) -> None:
+        if not self.points or any(samples < 1 or not 0.0 < seconds < math.inf for samples, seconds in self.points):
+            raise ValueError(f"`points` must be pairs of at least 1 sample and positive seconds, got {self.points}")
+        ordered = sorted(dict(self.points).items())
+        rising = itertools.accumulate((seconds for _, seconds in ordered), max)
+        object.__setattr__(self, "points", tuple(zip((samples for samples, _ in ordered), rising, strict=True)))
+
+    def seconds(self, samples: int) -> float:
+        """What a batch takes."""
+        points = self.points
+        if len(points) == 1:
+            return points[0][1] * max(1.0, samples / points[0][0])
+        at = min(max(bisect.bisect_left(points, (samples, -math.inf)), 1), len(points) - 1)
+        (low, low_s), (high, high_s) = points[at - 1 : at + 1]
+        return max(low_s + (high_s - low_s) * (samples - low) / (high - low), min(low_s, points[0][1]))
+
+    def best_batch(self, most: int, limit_s: float) -> int:
+        """The batch with the most samples a second among those of at most ``most`` samples that take ``limit_s``."""
+        sizes = [size for size in range(1, most + 1) if self.seconds(size) <= limit_s]
+        return max(sizes, key=lambda size: size / self.seconds(size), default=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingRules:
+    """What requests are promised.
+
+    Attributes:
+        slo_s: time from a request's arrival to its answer; infinite for no promise.
+        max_batch: most samples that run together.
+        max_waiting: most requests that wait; bounds memory where nothing is promised.
+        margin_frac: of the time that a request may be predicted to take when it is taken.
+    """
+
+    slo_s: float = math.inf
+    max_batch: int = 32
+    max_waiting: int = 1024
+    margin_frac: float = 0.8
+
+    def __post_init__(self) -> None:
+        if not self.slo_s > 0.0:
+            raise ValueError(f"`slo_s` must be positive, got {self.slo_s}")
+        for name in ("max_batch", "max_waiting"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}")
+        if not 0.0 < self.margin_frac <= 1.0:
+            raise ValueError(f"`margin_frac` must be above 0 and at most 1, got {self.margin_frac}")
+
+
+class ServingQueue:
+    """The queue before the engines of one version of a model (a ``BatchPolicy`` of ``stoker.serve``).
+
+    Args:
+        rules: what is promised.
+        curve: costs of batches, as measured when the engines started.
+        engines: that there are.
+    """
+
+    def __init__(self, rules: ServingRules, curve: CostCurve, engines: int = 1) -> None:
+        self.rules = rules
+        self.curve = curve
+        # A request may come right after a batch began: it waits for that one, and then for its own.
+        limit_s = rules.margin_frac * rules.slo_s / 2
+        self.batch = curve.best_batch(rules.max_batch, limit_s) if math.isfinite(limit_s) else rules.max_batch
+        """Most samples that run together: the most efficient number that leaves time for two batches."""
+        self.ratio = 1.0
+        """Seconds that batches take over those predicted from the curve."""
+        self.spread = 0.0
+        """Mean deviation of a batch's time from the expected one, as a share of it."""
+        self._engines = engines
+        self._heap: list[tuple[int, float, int, QueuedRequest]] = []
+        self._again: list[QueuedRequest] = []
+        self._cancelled: set[int] = set()
+        self._waiting: dict[int, int] = {}
+        self._samples_by_priority: dict[int, int] = {}
+        self._running: dict[int, tuple[float, float]] = {}
+        self._numbers = itertools.count()
+        self._usual_samples = 1.0
+        self._measured_s = -math.inf
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait."""
+        return len(self._waiting)
+
+    @property
+    def waiting_samples(self) -> int:
+        """Samples of these."""
+        return sum(self._waiting.values())
+
+    def set_engines(self, count: int) -> None:
+        """Tells how many engines there are."""
+        self._engines = count
+
+    def predicted_s(self, now_s: float, priority: int) -> float:
+        """Seconds until a request that arrives now would be answered, if engines do as believed."""
+        if not self._engines:
+            return math.inf
+        ahead = sum(samples for other, samples in self._samples_by_priority.items() if other <= priority)
+        # Batches before it, then its own, with the rest of what waits.
+        batches, rest = divmod(ahead + self._usual_samples, self.batch)
+        full_s = self.curve.seconds(self.batch) * self.ratio
+        own_s = self.curve.seconds(max(1, math.ceil(rest))) * self.ratio
+        busy = sorted(max(0.0, begun_s + expected_s - now_s) for begun_s, expected_s in self._running.values())
+        free = max(0, self._engines - len(busy))
+        # When the last of `batches + 1` starts, each engine taking one when it becomes idle.
+        ready = [0.0] * free + busy[: self._engines - free]
+        rounds, place = divmod(int(batches), len(ready))
+        return ready[place] + rounds * full_s + own_s
+
+    def refusal_s(self, now_s: float, priority: int) -> float | None:
+        """None if a request that arrives now can be answered in time; else in how many seconds it is worth a try."""
+        over = len(self._waiting) >= self.rules.max_waiting
+        if self.rules.slo_s == math.inf:
+            return self.curve.seconds(self.batch) * self.ratio if over else None
+        predicted_s, allowed_s = self.predicted_s(now_s, priority), self.rules.margin_frac * self.rules.slo_s
+        if predicted_s <= allowed_s and not over:
+            return None
+        # An empty service must not refuse for ever because its belief is off: someone has to be measured.
+        if not self._running and not self._waiting and self._engines:
+            return None
+        return min(max(predicted_s - allowed_s, self.curve.seconds(1) * self.ratio), 60.0)
+
+    def arrive(self, request: QueuedRequest) -> None:
+        """Adds a request to those that wait."""
+        heapq.heappush(self._heap, (request.priority, request.deadline_s, request.number, request))
+        self._enter(request)
+        self._usual_samples += _RECENT * (request.samples - self._usual_samples)
+
+    def requeue(self, requests: Sequence[QueuedRequest]) -> None:
+        """Puts requests whose engine was lost back in front; they are not dropped, and each runs alone.
+
+        One of them may be what ended the engine.
+        """
+        self._again += requests
+        for each in requests:
+            self._enter(each)
+
+    def cancel(self, number: int) -> None:
+        """Takes a request out, if it waits."""
+        if number in self._waiting:
+            self._cancelled.add(number)
+
+    def next_batch(self, now_s: float) -> ChosenBatch | None:
+        """What an idle engine is to do now; None for nothing."""
+        while self._again:
+            first = self._again.pop(0)
+            self._leave(first)
+            if not self._was_cancelled(first):
+                return ChosenBatch([first], self.curve.seconds(first.samples) * self.ratio, [])
+        dropped: list[int] = []
+        chosen: list[QueuedRequest] = []
+        others: list[tuple[int, float, int, QueuedRequest]] = []
+        late: QueuedRequest | None = None
+        samples = 0
+        expected_s = self._expected_s(min(self.batch, max(self.waiting_samples, 1)))
+        # What just makes it by the mean is late half of the time.
+        latest = 1.0 + self.spread
+        while self._heap and samples < self.batch and len(others) < _SCAN * self.batch:
+            entry = heapq.heappop(self._heap)
+            request = entry[3]
+            if self._was_cancelled(request):
+                self._leave(request)
+            elif request.deadline_s < now_s + latest * max(expected_s, self._expected_s(request.samples)):
+                self._leave(request)
+                dropped.append(request.number)
+                late = request
+            elif chosen and (
+                request.kind is None or request.kind != chosen[0].kind or samples + request.samples > self.batch
+            ):
+                others.append(entry)
+                if request.kind == chosen[0].kind:
+                    break  # in order: a smaller one does not overtake
+            else:
+                self._leave(request)
+                chosen.append(request)
+                samples += request.samples
+                if request.kind is None:
+                    break
+        for entry in others:
+            heapq.heappush(self._heap, entry)
+        if not chosen and not dropped:
+            return None
+        if late and not chosen and not self._running and now_s - self._measured_s > _PROBE_S:
+            chosen, samples = [late], late.samples
+            dropped.remove(late.number)
+            self._measured_s = now_s
+        return ChosenBatch(chosen, self._expected_s(samples) if chosen else 0.0, dropped)
+
+    def started(self, now_s: float, expected_s: float) -> int:
+        """Notes that a batch began; returns its number."""
+        number = next(self._numbers)
+        self._running[number] = now_s, expected_s
+        return number
+
+    def ended(self, now_s: float, batch: int, samples: int, took_s: float | None) -> None:
+        """Notes that it ended after ``took_s``; None where its engine was lost, which says nothing about its cost."""
+        del self._running[batch]
+        if took_s is not None:
+            low, high = _RATIO_BOUNDS
+            seen = min(max(took_s / self.curve.seconds(samples), low), high)
+            self.spread += _RECENT * (abs(seen / self.ratio - 1.0) - self.spread)
+            self.ratio += _RECENT * (seen - self.ratio)
+            self._measured_s = now_s
+
+    def _expected_s(self, samples: int) -> float:
+        return self.curve.seconds(samples) * self.ratio
+
+    def _enter(self, request: QueuedRequest) -> None:
+        self._waiting[request.number] = request.samples
+        known = self._samples_by_priority.get(request.priority, 0)
+        self._samples_by_priority[request.priority] = known + request.samples
+
+    def _leave(self, request: QueuedRequest) -> None:
+        del self._waiting[request.number]
+        self._samples_by_priority[request.priority] -= request.samples
+
+    def _was_cancelled(self, request: QueuedRequest) -> bool:
+        if request.number in self._cancelled:
+            self._cancelled.remove(request.number)
+            return True
+        return False

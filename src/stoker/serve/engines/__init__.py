@@ -1,0 +1,1 @@
+"""Engines over other libraries: torch and ONNX Runtime."""

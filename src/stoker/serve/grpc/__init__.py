@@ -1,0 +1,1 @@
+"""The protocol over gRPC: the same models, queue and figures as over HTTP."""

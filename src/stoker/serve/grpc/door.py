@@ -1,0 +1,203 @@
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+"""The protocol over gRPC: a request becomes that of HTTP with binary tensors, so that one set of rules checks both."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import grpc
+import grpc.aio
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from stoker.serve.grpc.schema import SERVICE, message_class
+from stoker.serve.http.door import DEFAULT_PRIORITY, ClientBounds, OpenModel
+from stoker.serve.models.version import Encode, ModelVersion
+from stoker.serve.protocol import answers
+from stoker.serve.protocol.datatypes import dtype_of, name_of
+from stoker.serve.protocol.requests import InferRequest, parse
+from stoker.serve.refusals import RequestRefused, malformed, too_late
+
+_STATUS = {
+    400: grpc.StatusCode.INVALID_ARGUMENT, 401: grpc.StatusCode.UNAUTHENTICATED, 404: grpc.StatusCode.NOT_FOUND,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED, 500: grpc.StatusCode.INTERNAL, 503: grpc.StatusCode.UNAVAILABLE,
+}  # fmt: skip
+_CONTENTS = {
+    "b1": "bool_contents", "f4": "fp32_contents", "f8": "fp64_contents", "i8": "int64_contents",
+    "u8": "uint64_contents", "i": "int_contents", "u": "uint_contents",
+}  # fmt: skip
+"""Field with the numbers of a type, where a client does not send raw bytes: by kind and size, or by kind."""
+
+
+class GrpcDoor:
+    """The service over gRPC.
+
+    Args:
+        models: by name.
+        bounds: on what clients may send.
+        version: of stoker.
+        is_ready: whether the service takes requests.
+    """
+
+    def __init__(
+        self, models: Mapping[str, OpenModel], bounds: ClientBounds, version: str, is_ready: Callable[[], bool]
+    ) -> None:
+        self._models = models
+        self._bounds = bounds
+        self._version = version
+        self._is_ready = is_ready
+        self._server: Any = None
+
+    async def start(self, address: str) -> int:
+        """Listens; the port that it was given. Raises ``OSError`` for an address that is taken."""
+        most = self._bounds.max_body_bytes
+        # One port, one service: without this a second one would share it silently.
+        alone = ("grpc.so_reuseport", 0)
+        options = [("grpc.max_receive_message_length", most), ("grpc.max_send_message_length", -1), alone]
+        self._server = grpc.aio.server(options=options)
+        calls: dict[str, Callable[[Any], Awaitable[Any]]] = {
+            "ServerLive": self._live, "ServerReady": self._ready, "ServerMetadata": self._metadata,
+            "ModelReady": self._model_ready, "ModelMetadata": self._model_metadata,
+        }  # fmt: skip
+        handlers = {name: self._handler(name, call) for name, call in calls.items()}
+        handlers["ModelInfer"] = grpc.unary_unary_rpc_method_handler(
+            self._infer, message_class("ModelInferRequest").FromString, None
+        )
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        try:
+            port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OSError(str(error)) from None
+        await self._server.start()
+        return port
+
+    async def stop(self, drain_s: float) -> None:
+        """Answers what has arrived, for a time at most."""
+        if self._server is not None:
+            await self._server.stop(drain_s)
+
+    def _handler(self, name: str, call: Callable[[Any], Awaitable[Any]]) -> Any:
+        async def answered(request: Any, context: Any) -> Any:
+            try:
+                self._authenticate(context)
+                return await call(request)
+            except RequestRefused as refusal:
+                await context.abort(_STATUS[refusal.status], str(refusal))
+
+        return grpc.unary_unary_rpc_method_handler(
+            answered, message_class(f"{name}Request").FromString, message_class(f"{name}Response").SerializeToString
+        )
+
+    def _authenticate(self, context: Any) -> None:
+        token = self._bounds.token
+        if token is None:
+            return
+        given = dict(context.invocation_metadata() or ()).get("authorization", "")
+        if not hmac.compare_digest(str(given).encode(), b"Bearer " + token):
+            raise RequestRefused(401, "`authorization` must be `Bearer` and the token of the service")
+
+    async def _live(self, _: Any) -> Any:
+        return message_class("ServerLiveResponse")(live=True)
+
+    async def _ready(self, _: Any) -> Any:
+        return message_class("ServerReadyResponse")(ready=self._is_ready())
+
+    async def _metadata(self, _: Any) -> Any:
+        return message_class("ServerMetadataResponse")(name="stoker", version=self._version)
+
+    async def _model_ready(self, request: Any) -> Any:
+        opened = self._found(request.name, request.version)
+        ready = self._is_ready() and opened.model.current.pool.num_ready > 0
+        return message_class("ModelReadyResponse")(ready=ready)
+
+    async def _model_metadata(self, request: Any) -> Any:
+        model = self._found(request.name, request.version).model
+        found = answers.metadata(model.name, [each.label for each in model.versions], model.current.interface)
+        found.pop("parameters", None)
+        return message_class("ModelMetadataResponse")(**found)
+
+    def _found(self, name: str, version: str) -> OpenModel:
+        opened = self._models.get(name)
+        if opened is None:
+            raise RequestRefused(404, f"`{name[:80]}` must be one of {', '.join(self._models)}")
+        if version and version not in {each.label for each in opened.model.versions}:
+            raise RequestRefused(404, f"`{name}` is served as version {opened.model.current.label}, not {version[:20]}")
+        return opened
+
+    async def _infer(self, request: Any, context: Any) -> bytes:
+        loop = asyncio.get_running_loop()
+        arrived_s = loop.time()
+        opened: OpenModel | None = None
+        try:
+            self._authenticate(context)
+            opened = self._found(request.model_name, request.model_version)
+            retry_s = opened.model.current.policy.refusal_s(arrived_s, DEFAULT_PRIORITY)
+            if retry_s is not None:
+                raise too_late(retry_s, f"the service has as much to do as it can; try again in {retry_s:.3f} s")
+            version = opened.model.current
+            body, head = _body(request)
+            found = parse(body, head, version.interface, version.settings.max_samples)
+            seconds = min(self._bounds.slo_s, found.timeout_s or self._bounds.slo_s)
+            answer, _ = await opened.model.infer(
+                found.inputs, found.samples, _encoder(opened.model.name, found), arrived_s + seconds, DEFAULT_PRIORITY
+            )
+        except RequestRefused as refusal:
+            if opened is not None:
+                opened.figures.outcomes[refusal.outcome] += 1
+            return await context.abort(_STATUS[refusal.status], str(refusal))
+        opened.figures.outcomes["answered"] += 1
+        opened.figures.times.add(loop.time() - arrived_s)
+        return answer
+
+
+def _body(request: Any) -> tuple[bytes, int]:
+    """The request as HTTP has it: JSON of so many bytes, then tensors."""
+    raw: list[bytes] = list(request.raw_input_contents)
+    if raw and len(raw) != len(request.inputs):
+        raise malformed(f"`raw_input_contents` must be one for each of {len(request.inputs)} inputs, got {len(raw)}")
+    tails = raw or [_numbers(each) for each in request.inputs]
+    inputs = [
+        {
+            "name": each.name, "datatype": each.datatype, "shape": list(each.shape),
+            "parameters": {"binary_data_size": len(tail)},
+        }
+        for each, tail in zip(request.inputs, tails, strict=True)
+    ]  # fmt: skip
+    parameters: dict[str, object] = {}
+    if "timeout" in request.parameters:
+        choice = request.parameters["timeout"]
+        parameters["timeout"] = getattr(choice, choice.WhichOneof("parameter_choice") or "int64_param")
+    outputs = [{"name": each.name} for each in request.outputs]
+    head = msgspec.json.encode({"id": request.id, "inputs": inputs, "outputs": outputs, "parameters": parameters})
+    return b"".join((head, *tails)), len(head)
+
+
+def _numbers(given: Any) -> bytes:
+    dtype = dtype_of(given.datatype, given.name[:80])
+    field = _CONTENTS.get(f"{dtype.kind}{dtype.itemsize}") or _CONTENTS.get(dtype.kind)
+    if field is None:
+        raise malformed(f"`{given.name[:80]}` must be in `raw_input_contents`, as {given.datatype} has no field")
+    try:
+        return np.array(getattr(given.contents, field), dtype).tobytes()
+    except OverflowError:
+        raise malformed(f"`contents` of `{given.name[:80]}` must be in the range of {given.datatype}") from None
+
+
+def _encoder(model: str, request: InferRequest) -> Callable[[ModelVersion], Encode]:
+    def of(version: ModelVersion) -> Encode:
+        def encode(outputs: Mapping[str, npt.NDArray[np.generic]]) -> tuple[bytes, int | None]:
+            made = message_class("ModelInferResponse")(model_name=model, model_version=version.label, id=request.id)
+            for name, _ in request.outputs:
+                array = outputs[name]
+                made.outputs.add(name=name, datatype=name_of(array.dtype), shape=array.shape)
+                made.raw_output_contents.append(array.tobytes())
+            return made.SerializeToString(), None
+
+        return encode
+
+    return of

@@ -1,0 +1,167 @@
+"""All of the service but inference: health, metadata, figures for Prometheus, and the change of a version."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from stoker.core.errors import ConfigError, ServingError
+from stoker.serve.http.door import OpenModel
+from stoker.serve.models.served_model import ServedModel, SwapPlan
+from stoker.serve.protocol import answers
+from stoker.wire.secrets import DEFAULT_IDENTITY, load_secrets, new_nonce
+
+SWAP_PATH = "/stoker/models/{model}/swap"
+CONTROL_PATH = "/stoker/control"
+CONTROL_HEADER = "Stoker-Control"
+STATUS_PATH = "/stoker/status"
+_MAX_PLAN_BYTES = 1 << 16
+_JSON = "application/json"
+
+Metrics = Callable[[], tuple[bytes, str]]
+"""Text for Prometheus, and its content type."""
+
+
+class Rest:
+    """Routes of Starlette over the models of a service.
+
+    Args:
+        models: by name.
+        version: of stoker.
+        metrics: makes the text for Prometheus.
+        control: file with the secret that a change of version must send: a new version is a program, and on one
+            machine all users reach the service.
+    """
+
+    def __init__(self, models: Mapping[str, OpenModel], version: str, metrics: Metrics, control: Path) -> None:
+        self.is_draining = False
+        """Whether the service takes no more requests: it is not ready, though it lives."""
+        self._models = models
+        self._version = version
+        self._metrics = metrics
+        self._control = control
+        model = "/v2/models/{model}"
+        routes: list[tuple[str, Callable[[Request], Awaitable[Response]], str]] = [
+            ("/v2", self._server, "GET"),
+            ("/v2/health/live", self._live, "GET"),
+            ("/v2/health/ready", self._ready, "GET"),
+            *((f"{each}/ready", self._model_ready, "GET") for each in (model, f"{model}/versions/{{version}}")),
+            *((each, self._model, "GET") for each in (model, f"{model}/versions/{{version}}")),
+            ("/metrics", self._prometheus, "GET"),
+            (STATUS_PATH, self._status, "GET"),
+            (CONTROL_PATH, self._where_control, "GET"),
+            (SWAP_PATH, self._swap, "POST"),
+        ]
+        self.application = Starlette(
+            routes=[Route(path, endpoint, methods=[method]) for path, endpoint, method in routes]
+        )
+
+    async def _server(self, _: Request) -> Response:
+        return _json({"name": "stoker", "version": self._version, "extensions": list(answers.EXTENSIONS)})
+
+    async def _live(self, _: Request) -> Response:
+        return _json({"live": True})
+
+    async def _ready(self, _: Request) -> Response:
+        ready = not self.is_draining and all(_is_ready(each.model) for each in self._models.values())
+        return _json({"ready": ready}, 200 if ready else 503)
+
+    async def _model_ready(self, request: Request) -> Response:
+        found = self._found(request)
+        if isinstance(found, Response):
+            return found
+        ready = not self.is_draining and _is_ready(found.model)
+        return _json({"name": found.model.name, "ready": ready}, 200 if ready else 503)
+
+    async def _model(self, request: Request) -> Response:
+        found = self._found(request)
+        if isinstance(found, Response):
+            return found
+        model = found.model
+        return _json(answers.metadata(model.name, [each.label for each in model.versions], model.current.interface))
+
+    async def _prometheus(self, _: Request) -> Response:
+        text, kind = self._metrics()
+        return Response(text, media_type=kind)
+
+    async def _status(self, _: Request) -> Response:
+        return _json({name: status_of(opened) for name, opened in self._models.items()})
+
+    async def _where_control(self, _: Request) -> Response:
+        return _json({"secret_file": str(self._control)})
+
+    async def _swap(self, request: Request) -> Response:
+        try:
+            secret = load_secrets(self._control).of(DEFAULT_IDENTITY) or new_nonce()
+        except ConfigError as error:
+            return _error(403, str(error.args[0]))
+        if not hmac.compare_digest(request.headers.get(CONTROL_HEADER, "").encode("latin-1"), secret):
+            return _error(403, f"`{CONTROL_HEADER}` must be the secret in {self._control}")
+        found = self._found(request)
+        if isinstance(found, Response):
+            return found
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > _MAX_PLAN_BYTES:
+                return _error(413, f"`body` must have at most {_MAX_PLAN_BYTES} bytes")
+        try:
+            plan = msgspec.json.decode(body, type=SwapPlan)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            return _error(400, f"`body` must be the plan of a change: {error}")
+        try:
+            # A caller that goes away does not leave a change half made.
+            outcome = await asyncio.shield(asyncio.ensure_future(found.model.swap(plan)))
+        except ServingError as error:
+            return _error(409, str(error.args[0]))
+        return _json(msgspec.to_builtins(outcome))
+
+    def _found(self, request: Request) -> OpenModel | Response:
+        name, version = request.path_params["model"], request.path_params.get("version")
+        opened = self._models.get(name)
+        if opened is None:
+            return _error(404, f"`{name[:80]}` must be one of {', '.join(self._models)}")
+        if version is not None and version not in {each.label for each in opened.model.versions}:
+            return _error(404, f"`{name}` is served as version {opened.model.current.label}, not {version[:20]}")
+        return opened
+
+
+def status_of(opened: OpenModel) -> dict[str, object]:
+    """What people and tests ask of a model that is served."""
+    model = opened.model
+    return {
+        "versions": {
+            each.label: {
+                "processes": each.pool.pids,
+                "ready_engines": each.pool.num_ready,
+                "lost_engines": each.pool.lost,
+                "waiting": each.policy.num_waiting,
+                "pending": each.num_pending,
+                "costs": each.costs,
+            }
+            for each in model.versions
+        },
+        "answers": model.current.label,
+        "outcomes": dict(opened.figures.outcomes),
+        "retries": opened.figures.retries,
+    }
+
+
+def _is_ready(model: ServedModel) -> bool:
+    return model.is_ready and model.current.pool.num_ready > 0
+
+
+def _json(content: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(content), status, media_type=_JSON)
+
+
+def _error(status: int, message: str) -> Response:
+    return Response(answers.error(message), status, media_type=_JSON)

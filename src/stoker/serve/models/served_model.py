@@ -1,0 +1,226 @@
+"""A model by its name: the version that answers, and a new one that takes over step by step."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from stoker.core.errors import ServingError
+from stoker.serve.engine import TensorSpec
+from stoker.serve.models.version import Encode, ModelVersion
+from stoker.serve.refusals import RequestRefused
+
+MakeVersion = Callable[[str, str], Awaitable[ModelVersion]]
+"""Starts a version from where its model is and its label; raises :class:`ServingError`."""
+
+
+class SwapPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a new version takes over.
+
+    Attributes:
+        source: where the new model is.
+        canary_frac: share of the requests that it answers at first.
+        hold_s: how long at least.
+        slowdown: times the old version's cost of a batch that the new one's may be; None for no bound.
+    """
+
+    source: str
+    canary_frac: float = 0.1
+    hold_s: float = 5.0
+    slowdown: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.canary_frac <= 1.0:
+            raise ValueError(f"`canary_frac` must be above 0 and at most 1, got {self.canary_frac}")
+        if not 0.0 <= self.hold_s <= 86400.0:
+            raise ValueError(f"`hold_s` must be from 0 to 86400, got {self.hold_s}")
+        if self.slowdown is not None and not self.slowdown > 0.0:
+            raise ValueError(f"`slowdown` must be positive, got {self.slowdown}")
+
+
+class SwapOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of it.
+
+    Attributes:
+        version: that answers now.
+        changed: whether that is the new one.
+        reason: in words.
+    """
+
+    version: str
+    changed: bool
+    reason: str
+
+
+@dataclass
+class _Canary:
+    version: ModelVersion
+    frac: float
+    credit: float = 0.0
+    """Requests that it is owed: the share is kept exactly, without chance."""
+
+
+class ServedModel:
+    """Routes requests to versions; each is answered by one of them, wholly.
+
+    Args:
+        name: of the model.
+        make_version: starts one.
+        say: shows a line to people.
+    """
+
+    def __init__(self, name: str, make_version: MakeVersion, say: Callable[[str], None]) -> None:
+        self.name = name
+        self._make_version = make_version
+        self._say = say
+        self._count = 0
+        self._current: ModelVersion | None = None
+        self._canary: _Canary | None = None
+        self._swapping = asyncio.Lock()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it answers."""
+        return self._current is not None
+
+    @property
+    def current(self) -> ModelVersion:
+        """The version that answers; during a change the one that answered before it."""
+        assert self._current is not None, "a model is asked after its start"
+        return self._current
+
+    @property
+    def versions(self) -> list[ModelVersion]:
+        """All that have processes."""
+        return [version for version in (self._current, self._canary and self._canary.version) if version is not None]
+
+    async def start(self, source: str) -> ModelVersion:
+        """Loads the first version; raises :class:`ServingError`."""
+        self._current = await self._next(source)
+        return self._current
+
+    async def infer(
+        self, inputs: Sequence[npt.NDArray[np.generic]], samples: int, encode_for: Callable[[ModelVersion], Encode],
+        deadline_s: float, priority: int,
+    ) -> tuple[bytes, int | None]:  # fmt: skip
+        """The answer of one version; what a new version fails at on trial, the old one answers.
+
+        Takes what :meth:`ModelVersion.infer` takes, with the encoder of a version, and raises what that raises.
+        """
+        version = self._route()
+        try:
+            return await version.infer(inputs, samples, encode_for(version), deadline_s, priority)
+        except RequestRefused as refusal:
+            if refusal.status != 500 or version is self.current:
+                raise
+        return await self.current.infer(inputs, samples, encode_for(self.current), math.inf, priority)
+
+    async def swap(self, plan: SwapPlan) -> SwapOutcome:
+        """Warms a new version, gives it a share of the requests, then all; back to the old one if it fails.
+
+        Raises:
+            ServingError: another change is going on, or the new model does not load or takes something else.
+        """
+        if self._swapping.locked():
+            raise ServingError(f"`{self.name}` must change one version at a time; wait for the other change")
+        async with self._swapping:
+            old = self.current
+            new = await self._next(plan.source)
+            if refused := self._unfit(old, new, plan):
+                await new.close()
+                raise ServingError(refused)
+            reason = await self._try(new, plan)
+            if reason is None:
+                self._current, self._canary = new, None
+                self._retire(old)
+                self._say(f"`{self.name}`: version {new.label} answers, {old.label} ends with its last request")
+                return SwapOutcome(version=new.label, changed=True, reason=f"{new.answered} answers as canary")
+            self._canary = None
+            self._retire(new)
+            self._say(f"`{self.name}`: back to version {old.label}: {reason}")
+            return SwapOutcome(version=old.label, changed=False, reason=reason)
+
+    async def close(self) -> None:
+        """Answers what is left, then ends all processes."""
+        for version in self.versions:
+            await version.drained()
+            await version.close()
+        for task in list(self._closing):
+            await task
+
+    async def abort(self) -> None:
+        """Ends all processes at once."""
+        for task in self._closing:
+            task.cancel()
+        for version in self.versions:
+            await version.close()
+
+    def _route(self) -> ModelVersion:
+        """The version for the next request."""
+        canary = self._canary
+        if canary is None:
+            return self.current
+        canary.credit += canary.frac
+        if canary.credit < 1.0:
+            return self.current
+        canary.credit -= 1.0
+        return canary.version
+
+    async def _next(self, source: str) -> ModelVersion:
+        self._count += 1
+        return await self._make_version(source, str(self._count))
+
+    def _unfit(self, old: ModelVersion, new: ModelVersion, plan: SwapPlan) -> str | None:
+        """Why the new version cannot take over; None if it can."""
+        if (old.interface.inputs, old.interface.outputs) != (new.interface.inputs, new.interface.outputs):
+            return (
+                f"`{plan.source}` must take and give what version {old.label} does, "
+                f"{_signature(old)}, got {_signature(new)}"
+            )
+        before, after = dict(old.costs), dict(new.costs)
+        common = max(before.keys() & after.keys())
+        if plan.slowdown is not None and after[common] > plan.slowdown * before[common]:
+            return (
+                f"`{plan.source}` must take at most {plan.slowdown:g} times as long, got "
+                f"{after[common] / before[common]:.1f} for a batch of {common}"
+            )
+        return None
+
+    async def _try(self, new: ModelVersion, plan: SwapPlan) -> str | None:
+        """Lets it answer its share; the reason to go back, or None."""
+        self._canary = _Canary(new, plan.canary_frac)
+        try:
+            await asyncio.wait_for(new.troubled.wait(), plan.hold_s)
+        except TimeoutError:
+            return None
+        if new.failures:
+            return f"version {new.label} failed for {new.failures} of {new.answered + new.failures} requests"
+        return f"version {new.label} lost {new.pool.lost} engines"
+
+    def _retire(self, version: ModelVersion) -> None:
+        task = asyncio.get_running_loop().create_task(_drain_and_close(version))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+async def _drain_and_close(version: ModelVersion) -> None:
+    try:
+        await version.drained()
+    finally:
+        with contextlib.suppress(OSError):
+            await version.close()
+
+
+def _signature(version: ModelVersion) -> str:
+    def all_of(specs: tuple[TensorSpec, ...]) -> str:
+        return ", ".join(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in specs)
+
+    return f"({all_of(version.interface.inputs)}) -> ({all_of(version.interface.outputs)})"

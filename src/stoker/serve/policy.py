@@ -1,0 +1,82 @@
+"""What the service asks of a policy: which requests are taken, and which go together; pure, time is an argument.
+
+The rules are in ``stoker.scale.serving``; the simulator drives the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple, Protocol
+
+
+class QueuedRequest(NamedTuple):
+    """A request that waits.
+
+    Attributes:
+        number: of the request, unique.
+        samples: that it has.
+        deadline_s: when its answer must be there; infinite for one without.
+        kind: requests of one kind may be joined in a batch; None for one that must run alone.
+        priority: lower ones go first.
+    """
+
+    number: int
+    samples: int
+    deadline_s: float
+    kind: Hashable = 0
+    priority: int = 3
+
+
+class ChosenBatch(NamedTuple):
+    """What an idle engine is to do.
+
+    Attributes:
+        requests: to run together, at least one unless all that waited were dropped.
+        expected_s: how long that should take.
+        dropped: numbers of requests that cannot be answered in time any more.
+    """
+
+    requests: Sequence[QueuedRequest]
+    expected_s: float
+    dropped: Sequence[int]
+
+
+class BatchPolicy(Protocol):
+    """The queue before the engines of one version of a model."""
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait."""
+        ...
+
+    def refusal_s(self, now_s: float, priority: int) -> float | None:
+        """None if a request that arrives now can be answered in time; else in how many seconds it is worth a try."""
+        ...
+
+    def arrive(self, request: QueuedRequest) -> None:
+        """Adds a request to those that wait."""
+        ...
+
+    def requeue(self, requests: Sequence[QueuedRequest]) -> None:
+        """Puts requests whose engine was lost back in front; they are not dropped."""
+        ...
+
+    def cancel(self, number: int) -> None:
+        """Takes a request out, if it waits."""
+        ...
+
+    def set_engines(self, count: int) -> None:
+        """Tells how many engines there are."""
+        ...
+
+    def next_batch(self, now_s: float) -> ChosenBatch | None:
+        """What an idle engine is to do now; None for nothing."""
+        ...
+
+    def started(self, now_s: float, expected_s: float) -> int:
+        """Notes that a batch began; returns its number."""
+        ...
+
+    def ended(self, now_s: float, batch: int, samples: int, took_s: float | None) -> None:
+        """Notes that it ended after ``took_s``; None where its engine was lost, which says nothing about its cost."""
+        ...

@@ -1,0 +1,151 @@
+"""The process of one engine: takes batches from slots, leaves their outputs behind them, and ends with the service."""
+
+from __future__ import annotations
+
+import math
+import socket
+import time
+import traceback
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.core.slots.ring import Mapping
+from stoker.core.slots.writers import SlotWriter
+from stoker.serve.engine import Arrays, Model, ModelEngine, TensorSpec
+from stoker.serve.processes.messages import (
+    FRAMING,
+    BatchDone,
+    BatchRun,
+    Birth,
+    EngineMessage,
+    Failure,
+    TensorPlace,
+    pack,
+    unpack,
+    warm,
+)
+from stoker.wire.polled import PolledChannel
+
+_REPEATS = 3
+"""Runs of each size; the fastest counts, since whatever disturbs one only makes it slower."""
+_TEXT = 400
+
+
+class EngineProcess:
+    """Serves one engine over a socket until that is closed.
+
+    Args:
+        sock: connected to the service.
+        ring: memory of the slots.
+        birth: their sizes.
+    """
+
+    def __init__(self, sock: socket.socket, ring: Mapping, birth: Birth) -> None:
+        self._channel: PolledChannel[EngineMessage] = PolledChannel(sock, FRAMING, blocking=True)
+        self._ring = ring
+        self._birth = birth
+
+    def run(self, model: Model) -> None:
+        """Makes the engine, measures it, and computes what comes."""
+        try:
+            engine = model.engine()
+            costs = measure(engine, self._birth.max_batch, self._birth.budget_s)
+        except Exception as error:  # the user's model: the service says what it is
+            self._channel.send(EngineMessage.FAILED, pack(Failure(told(error))))
+            return
+        self._channel.send(EngineMessage.READY, warm(engine.interface, costs))
+        while (frames := self._channel.receive()) is not None:
+            for frame in frames:
+                self._compute(engine, unpack(frame.body, BatchRun))
+
+    def _compute(self, engine: ModelEngine, run: BatchRun) -> None:
+        view = self._ring.view(run.slot * self._birth.slot_bytes, self._birth.slot_bytes)
+        begun_s = time.perf_counter()
+        try:
+            inputs = {
+                spec.name: array_at(view, place, spec.dtype)
+                for spec, place in zip(engine.interface.inputs, run.inputs, strict=True)
+            }
+            outputs = engine.run(inputs)
+            places = self._leave(outputs, engine.interface.outputs, view, run.used_bytes)
+        except Exception as error:  # of the user's model, for these inputs
+            self._channel.send(EngineMessage.BROKEN, pack(Failure(told(error), run.batch)))
+            return
+        self._channel.send(EngineMessage.DONE, pack(BatchDone(run.batch, time.perf_counter() - begun_s, places)))
+
+    def _leave(
+        self, outputs: Arrays, specs: tuple[TensorSpec, ...], view: npt.NDArray[np.uint8], used_bytes: int
+    ) -> list[TensorPlace]:
+        writer = SlotWriter(view)
+        writer.used_bytes = used_bytes
+        places: list[TensorPlace] = []
+        for spec in specs:
+            array = outputs[spec.name]
+            if array.dtype != spec.dtype or not spec.fits(array.shape):
+                raise ValueError(
+                    f"`{spec.name}` must be {spec.dtype} of shape {spec.shape}, got {array.dtype} {array.shape}"
+                )
+            offset = writer.reserve(array.nbytes)
+            if offset is None:
+                raise ValueError(
+                    f"`{spec.name}` has {array.nbytes} bytes, more than are left in a slot of {len(view)}; "
+                    "allow more with --slot-bytes"
+                )
+            place = TensorPlace(offset, array.shape, array.dtype.str)
+            array_at(view, place, array.dtype)[...] = array
+            places.append(place)
+        return places
+
+
+def array_at(view: npt.NDArray[np.uint8], place: TensorPlace, dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
+    """The tensor at a place of a slot; raises ``ValueError`` where it would be outside."""
+    size = math.prod(place.shape) * dtype.itemsize
+    if place.offset < 0 or size < 0 or place.offset + size > len(view):
+        raise ValueError(f"`place` must be within {len(view)} bytes, got {size} at {place.offset}")
+    return view[place.offset : place.offset + size].view(dtype).reshape(place.shape)
+
+
+def measure(
+    engine: ModelEngine, max_batch: int, budget_s: float, clock: Callable[[], float] = time.perf_counter
+) -> list[tuple[int, float]]:
+    """Seconds for batches of 1, 2, 4 and so on samples, of zeros; at least one size, and the largest if time allows.
+
+    Args:
+        engine: to be measured; it is warm afterwards.
+        max_batch: most samples.
+        budget_s: after which no further size is tried.
+        clock: in seconds.
+    """
+    costs: list[tuple[int, float]] = []
+    begun_s = clock()
+    sizes = [1]
+    if engine.interface.is_batched:
+        sizes = sorted({*(1 << power for power in range(max_batch.bit_length())), max_batch})
+    for size in sizes:
+        inputs = {spec.name: zeros(spec, size) for spec in engine.interface.inputs}
+        took: list[float] = []
+        for _ in range(_REPEATS + 1):  # the first of a size may compile or allocate
+            since_s = clock()
+            engine.run(inputs)
+            took.append(clock() - since_s)
+        costs.append((size, max(min(took), 1e-7)))
+        if clock() - begun_s > budget_s:
+            break
+    return costs
+
+
+def zeros(spec: TensorSpec, samples: int) -> npt.NDArray[np.generic]:
+    """An input of so many samples, free sizes as 1."""
+    sizes = [max(size, 1) for size in spec.shape]
+    if spec.is_batched:
+        sizes[0] = samples
+    return np.zeros(sizes, spec.dtype)
+
+
+def told(error: BaseException) -> str:
+    """An exception of the user's model in a line, with the place where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}: {str(error)[:_TEXT]}{where}"

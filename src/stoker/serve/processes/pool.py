@@ -1,0 +1,383 @@
+"""The engines of one version of a model, from the service's side: started, given batches, ended, replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from stoker.core.errors import ServingError, WireError
+from stoker.core.slots.ring import Ring
+from stoker.serve.processes.messages import (
+    FRAMING,
+    BatchDone,
+    BatchRun,
+    Birth,
+    EngineMessage,
+    EngineReady,
+    Failure,
+    pack,
+    ready_of,
+    unpack,
+)
+from stoker.wire.framing import Frame
+from stoker.wire.polled import PolledChannel
+
+StartModel = Callable[[socket.socket], "subprocess.Popen[bytes]"]
+"""Starts the process that loads the model, with its end of a socket."""
+
+_FORK_S = 10.0
+"""A process with a loaded model that does not fork for so long hangs: it is replaced."""
+_BACK_OFF_S = (0.0, 0.0, 0.1, 0.5, 2.0, 5.0)
+"""Before an engine or a model is started again, by how many were lost in a row before they were ready."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolSettings:
+    """Engines of one version.
+
+    Attributes:
+        engines: processes that compute.
+        max_batch: most samples that they are measured with.
+        slot_bytes: room for the inputs and outputs of a batch; only what is used takes memory.
+        start_s: that loading and warming may take.
+        measure_s: that an engine may spend on measuring its costs.
+    """
+
+    engines: int = 2
+    max_batch: int = 32
+    slot_bytes: int = 256 << 20
+    start_s: float = 300.0
+    measure_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name in ("engines", "max_batch", "slot_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}")
+
+
+@dataclass(eq=False)
+class PooledEngine:
+    """One engine, as the service sees it."""
+
+    number: int
+    channel: PolledChannel[EngineMessage]
+    pidfd: int = -1
+    asked_s: float = 0.0
+    """When it was asked for."""
+    ready: EngineReady | None = None
+    slot: int | None = None
+    """That it computes in; None while it is idle."""
+    since_s: float = 0.0
+    """When its batch began."""
+    limit_s: float = 0.0
+    """After which it is taken to hang."""
+    killed: bool = False
+
+
+class PoolListener(Protocol):
+    """Who gives engines work."""
+
+    def engine_idle(self) -> None:
+        """An engine can take a batch."""
+        ...
+
+    def engines_changed(self, ready: int) -> None:
+        """Engines have become warm, or were lost."""
+        ...
+
+    def batch_done(self, engine: PooledEngine, done: BatchDone) -> None:
+        """A batch is computed; its slot is free after the call."""
+        ...
+
+    def batch_broken(self, engine: PooledEngine, failure: Failure) -> None:
+        """The model raised."""
+        ...
+
+    def batch_lost(self, engine: PooledEngine) -> None:
+        """The engine ended with a batch."""
+        ...
+
+
+class EnginePool:
+    """The engines of one version, in the event loop of the service.
+
+    Args:
+        start_model: starts the process that loads the model.
+        settings: sizes and times.
+        listener: is given what engines did.
+        name: of the model, for messages.
+        say: shows a line to people.
+    """
+
+    def __init__(
+        self, start_model: StartModel, settings: PoolSettings, listener: PoolListener, name: str,
+        say: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.settings = settings
+        self.ring = Ring(0, settings.slot_bytes, settings.engines)
+        self.engines: dict[int, PooledEngine] = {}
+        self.idle: list[PooledEngine] = []
+        """Ready and without a batch; the one used last at the end, since it is warmest."""
+        self.lost = 0
+        """Engines that ended without being asked to."""
+        self._start_model = start_model
+        self._listener = listener
+        self._name = name
+        self._say = say
+        self._loop = asyncio.get_running_loop()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._model: PolledChannel[EngineMessage] | None = None
+        self._loaded = False
+        self._numbers = 0
+        self._failures = 0
+        self._closing = False
+        self._first: asyncio.Future[EngineReady] = self._loop.create_future()
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    async def start(self) -> EngineReady:
+        """Loads the model, and returns what its first engine says when it is warm.
+
+        Raises:
+            ServingError: the model cannot be loaded, or is not ready in time.
+        """
+        self._start()
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._first), self.settings.start_s)
+        except TimeoutError:
+            raise ServingError(
+                f"`{self._name}` must be warm within {self.settings.start_s:g} s; allow more with --start-time"
+            ) from None
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids: of the loaded model, then of its engines."""
+        own = [self._process.pid] if self._process is not None else []
+        return own + [pid for each in self.engines.values() if (pid := _pid_of(each.pidfd)) > 0]
+
+    @property
+    def num_ready(self) -> int:
+        """Engines that are warm."""
+        return sum(each.ready is not None for each in self.engines.values())
+
+    def run(self, engine: PooledEngine, run: BatchRun, now_s: float, limit_s: float) -> None:
+        """Gives an idle engine a batch; the listener hears of its end."""
+        self.idle.remove(engine)
+        engine.slot, engine.since_s, engine.limit_s = run.slot, now_s, limit_s
+        try:
+            engine.channel.send(EngineMessage.RUN, pack(run))
+        except OSError:
+            pass  # it has just ended, which is seen at its socket
+
+    def kill_hung(self, now_s: float) -> None:
+        """Ends engines that have computed for longer than any batch should take, and a model that does not fork."""
+        for engine in list(self.engines.values()):
+            if engine.killed:
+                continue
+            if engine.slot is not None and now_s - engine.since_s > engine.limit_s:
+                self._say(f"`{self._name}`: an engine hangs for {now_s - engine.since_s:.1f} s, it is replaced")
+                self.kill(engine)
+            elif engine.ready is None and now_s - engine.asked_s > self.settings.start_s:
+                self._say(f"`{self._name}`: an engine is not warm after {self.settings.start_s:g} s, it is replaced")
+                self.kill(engine)
+            elif engine.pidfd < 0 and now_s - engine.asked_s > _FORK_S:
+                self._say(f"`{self._name}`: the process with the model does not answer, it is replaced")
+                self._kill_model()
+                return
+
+    def kill(self, engine: PooledEngine) -> None:
+        """Ends an engine at once, stopped or not."""
+        engine.killed = True
+        if engine.pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(engine.pidfd, signal.SIGKILL)
+
+    async def close(self) -> None:
+        """Ends all processes; they have no batch any more."""
+        self._closing = True
+        for timer in self._timers:
+            timer.cancel()
+        for engine in list(self.engines.values()):
+            self.kill(engine)
+            self._forget(engine)
+        if self._model is not None:
+            self._loop.remove_reader(self._model.fileno())
+            self._model.close()
+            self._model = None
+        if self._process is not None:
+            process, self._process = self._process, None
+            process.kill()
+            await self._loop.run_in_executor(None, process.wait)
+        self.ring.close()
+        if not self._first.done():
+            self._first.cancel()
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = self._start_model(theirs)
+        self._loaded = False
+        self._model = PolledChannel(ours, FRAMING, blocking=False)
+        self._loop.add_reader(ours.fileno(), self._hear_model)
+
+    def _hear_model(self) -> None:
+        assert self._model is not None
+        try:
+            frames = self._model.receive()
+        except (OSError, WireError):
+            frames = None
+        if frames is None:
+            self._model_lost()
+            return
+        for frame in frames:
+            if frame.kind is EngineMessage.LOADED:
+                self._loaded = True
+                for _ in range(self.settings.engines - len(self.engines)):
+                    self._fork()
+            elif frame.kind is EngineMessage.FAILED:
+                self._fail(unpack(frame.body, Failure).text)
+            elif frame.kind is EngineMessage.FORKED:
+                self._forked(frame)
+
+    def _forked(self, frame: Frame[EngineMessage]) -> None:
+        birth = unpack(frame.body, Birth)
+        engine = self.engines.get(birth.number)
+        if engine is None:
+            for fd in frame.fds:
+                os.close(fd)
+        elif frame.fds:
+            engine.pidfd = frame.fds[0]
+
+    def _fork(self) -> None:
+        if self._closing or not self._loaded or self._model is None or len(self.engines) >= self.settings.engines:
+            return
+        ours, theirs = socket.socketpair()
+        self._numbers += 1
+        engine = PooledEngine(self._numbers, PolledChannel(ours, FRAMING, blocking=False), asked_s=self._loop.time())
+        self.engines[engine.number] = engine
+        self._loop.add_reader(ours.fileno(), self._hear, engine)
+        settings = self.settings
+        ring = self.ring
+        birth = Birth(
+            engine.number, ring.slot_bytes * ring.num_slots, ring.slot_bytes, settings.max_batch, settings.measure_s
+        )
+        # Sockets take a few hundred bytes at once: what is sent here never waits.
+        with theirs, contextlib.suppress(OSError):
+            self._model.send(EngineMessage.FORK, pack(birth), (theirs.fileno(), ring.fd))
+
+    def _hear(self, engine: PooledEngine) -> None:
+        try:
+            frames = engine.channel.receive()
+            for frame in frames or ():
+                self._act(engine, frame)
+        except (OSError, WireError):
+            frames = None
+        if frames is None:
+            self._engine_lost(engine)
+
+    def _act(self, engine: PooledEngine, frame: Frame[EngineMessage]) -> None:
+        if frame.kind is EngineMessage.READY:
+            engine.ready = ready_of(frame.body)
+            self._failures = 0
+            self.idle.append(engine)
+            if not self._first.done():
+                self._first.set_result(engine.ready)
+            self._listener.engines_changed(self.num_ready)
+            self._listener.engine_idle()
+        elif frame.kind is EngineMessage.FAILED:
+            self._fail(unpack(frame.body, Failure).text)
+        elif frame.kind is EngineMessage.DONE:
+            done = unpack(frame.body, BatchDone)
+            self._listener.batch_done(engine, done)
+            self._free(engine)
+        elif frame.kind is EngineMessage.BROKEN:
+            self._listener.batch_broken(engine, unpack(frame.body, Failure))
+            self._free(engine)
+
+    def _free(self, engine: PooledEngine) -> None:
+        assert engine.slot is not None
+        self.ring.give_back(engine.slot)
+        engine.slot = None
+        if not engine.killed:
+            self.idle.append(engine)
+            self._listener.engine_idle()
+
+    def _engine_lost(self, engine: PooledEngine) -> None:
+        """Its socket is closed: it ends, and its memory is unmapped already, so that its slot can be used."""
+        if self._closing:
+            return
+        self.lost += 1
+        self.kill(engine)
+        self._forget(engine)
+        if engine.ready is None:
+            self._failures += 1
+        self._listener.engines_changed(self.num_ready)
+        if engine.slot is not None:
+            self.ring.give_back(engine.slot)
+            self._listener.batch_lost(engine)
+        self._later(self._fork)
+
+    def _forget(self, engine: PooledEngine) -> None:
+        del self.engines[engine.number]
+        if engine in self.idle:
+            self.idle.remove(engine)
+        self._loop.remove_reader(engine.channel.fileno())
+        engine.channel.close()
+        if engine.pidfd >= 0:
+            os.close(engine.pidfd)
+            engine.pidfd = -1
+
+    def _kill_model(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def _model_lost(self) -> None:
+        """The process with the model has ended, and the kernel ends its engines."""
+        if self._closing or self._model is None or self._process is None:
+            return
+        self._loop.remove_reader(self._model.fileno())
+        self._model.close()
+        self._model = None
+        self._loaded = False
+        self._process.kill()
+        self._process.wait()  # it has ended, or its socket is closed and it is killed: no wait to speak of
+        self._failures += 1
+        if self._first.done() and not self._first.exception():
+            self._say(f"`{self._name}`: the process with the model has ended, it is started again")
+            self._later(self._start)
+        else:
+            self._fail(f"the process that loads it ended with status {self._process.returncode}")
+
+    def _fail(self, text: str) -> None:
+        error = ServingError(f"`{self._name}` must be a model that runs: {text}")
+        if not self._first.done():
+            self._first.set_exception(error)
+        elif not self._closing:
+            self._failures += 1
+            self._say(str(error))
+
+    def _later(self, call: Callable[[], None]) -> None:
+        delay_s = _BACK_OFF_S[min(self._failures, len(_BACK_OFF_S) - 1)]
+
+        def now() -> None:
+            self._timers.discard(timer)
+            if not self._closing:
+                call()
+
+        timer = self._loop.call_later(delay_s, now)
+        self._timers.add(timer)
+
+
+def _pid_of(pidfd: int) -> int:
+    """The process of a pidfd; -1 for one that has ended."""
+    try:
+        with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as facts:
+            return next((int(line.split()[1]) for line in facts if line.startswith("Pid:")), -1)
+    except OSError:
+        return -1

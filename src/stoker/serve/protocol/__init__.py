@@ -1,0 +1,1 @@
+"""The Open Inference Protocol, version 2: requests and answers as JSON and as binary tensors; pure."""

@@ -1,0 +1,81 @@
+"""Answers of the protocol: of an inference, and about servers and models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from stoker.serve.engine import Interface, TensorSpec
+from stoker.serve.protocol.datatypes import name_of
+from stoker.serve.protocol.requests import Parameters
+
+EXTENSIONS = ("binary_tensor_data",)
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Output(msgspec.Struct, omit_defaults=True):
+    name: str
+    datatype: str
+    shape: Sequence[int]
+    parameters: Parameters = {}
+    data: list[Any] | None = None
+
+
+class _Answer(msgspec.Struct, omit_defaults=True):
+    model_name: str
+    model_version: str
+    outputs: list[_Output]
+    id: str = ""
+    parameters: Mapping[str, str | int | float | bool] = {}
+
+
+def answer(
+    model: str, version: str, request_id: str, outputs: Mapping[str, npt.NDArray[np.generic]],
+    wanted: Sequence[tuple[str, bool]], parameters: Mapping[str, str | int | float | bool],
+) -> tuple[bytes, int | None]:  # fmt: skip
+    """The body of an answer, and the length of its JSON where binary tensors follow.
+
+    Args:
+        model: name.
+        version: that computed it.
+        request_id: as the client sent it.
+        outputs: by name; copied into the body.
+        wanted: names and whether each goes out as bytes.
+        parameters: facts about this answer.
+    """
+    described: list[_Output] = []
+    tails: list[bytes] = []
+    for name, binary in wanted:
+        array = outputs[name]
+        if binary:
+            tails.append(array.tobytes())
+            found = _Output(name, name_of(array.dtype), array.shape, {"binary_data_size": array.nbytes})
+        else:
+            found = _Output(name, name_of(array.dtype), array.shape, data=array.reshape(-1).tolist())
+        described.append(found)
+    head = _encode(_Answer(model, version, described, request_id, parameters))
+    return (b"".join((head, *tails)), len(head)) if tails else (head, None)
+
+
+def metadata(model: str, versions: Sequence[str], interface: Interface) -> dict[str, Any]:
+    """What a model takes and gives."""
+    return {
+        "name": model, "versions": list(versions), "platform": interface.platform,
+        "inputs": [_described(spec) for spec in interface.inputs],
+        "outputs": [_described(spec) for spec in interface.outputs],
+        **({"parameters": dict(interface.parameters)} if interface.parameters else {}),
+    }  # fmt: skip
+
+
+def _described(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": name_of(spec.dtype), "shape": list(spec.shape)}
+
+
+def error(message: str) -> bytes:
+    """The body of a refusal."""
+    return _encode({"error": message})

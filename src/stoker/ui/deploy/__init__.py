@@ -1,0 +1,1 @@
+"""Integer models, as people see them."""

@@ -1,0 +1,55 @@
+"""What quantising a model came to, as text: how it compares, by what, and which layer is farthest off."""
+
+from __future__ import annotations
+
+from stoker.records.deploy.quantisation import PairedAccuracy, QuantisationRecord
+from stoker.ui.blocks import join, titled
+from stoker.ui.report_text import Style
+from stoker.ui.tables import render_facts, render_table
+
+_SHOWN_LAYERS = 8
+_FLOAT_BITS = 32
+_RULES = {"minmax": "least and largest", "percentile": "99.95 % of numbers", "squares": "least squared error"}
+
+
+def render_quantisation(record: QuantisationRecord, package: str, digest: str, style: Style | None = None) -> str:
+    """A record as a page of text."""
+    style = style or Style()
+    facts = [
+        ("package", f"{package} (digest {digest[:12]})"),
+        ("samples", f"{record.calibrated_on} gave the ranges, {record.search.samples} chose the rule, "
+                    f"{record.accept.samples} judge below"),
+        *_compared(record.accept),
+        ("weights", f"{record.weight_bits / 8000:.1f} kB, {_share(record)} of float"),
+        ("ranges by", _RULES.get(record.rule, record.rule) + (", biases corrected" if record.corrected else "")),
+        ("widest sum", f"{record.widest_accumulator_bits} bits, proven from the weights"),
+    ]  # fmt: skip
+    worst = sorted(record.layers, key=lambda each: -each.error)[:_SHOWN_LAYERS]
+    rows = [[each.name, f"{100 * each.error:.2f} %", each.layer or "(the model)"] for each in worst]
+    tried = [[_RULES.get(each.rule, each.rule), "yes" if each.corrected else "no", f"{100 * each.error:.2f} %"]
+             for each in record.tried]  # fmt: skip
+    blocks = (
+        [style.paint(style.cut(f"Integer model of {record.model}", style.width), 1)],
+        render_facts(facts, style),
+        titled("Farthest from float", render_table(("result", "error", "module"), rows, style, right=(1,)), style),
+        titled("Ranges tried", render_table(("rule", "biases corrected", "error"), tried, style, right=(2,)), style),
+    )
+    return join(blocks, style, "")
+
+
+def _compared(found: PairedAccuracy) -> list[tuple[str, str]]:
+    """How whole numbers compare with real ones, a fact a line."""
+    facts = [("error", f"{100 * found.error:.2f} % of the outputs' spread")]
+    if found.flips is not None and found.flips_high is not None:
+        facts.insert(
+            0, ("flips", f"{found.flips} of {found.samples} (at most {100 * found.flips_high:.1f} %, 95 % interval)")
+        )
+    if found.right is not None and found.right_low is not None and found.right_high is not None:
+        interval = f"{100 * found.right_low:.1f} to {100 * found.right_high:.1f} %"
+        right, real = (100 * each / found.samples for each in (found.right, found.float_right or 0))
+        facts.insert(0, ("accuracy", f"{right:.1f} % ({interval}); float {real:.1f} % on the same samples"))
+    return facts
+
+
+def _share(record: QuantisationRecord) -> str:
+    return f"{100 * record.weight_bits / max(1, _FLOAT_BITS * record.parameters):.0f} %"

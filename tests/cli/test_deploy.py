@@ -1,0 +1,104 @@
+"""`stoker deploy quantise`, from a user's files to a package."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stoker.cli.main import main
+from stoker.deploy.engines.law import NumpyEngine
+from stoker.deploy.package.folder import read_package
+
+pytestmark = pytest.mark.integration
+
+MODEL = """
+import torch
+from torch import nn
+
+def make():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+def loader():
+    chance = torch.Generator().manual_seed(1)
+    for _ in range(10):
+        yield torch.randn(32, 6, generator=chance), torch.randint(0, 3, (32,), generator=chance)
+
+def number():
+    return 3
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    (tmp_path / "deployed_model.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    return ["deploy", "quantise", "deployed_model.py:make", "--data", "deployed_model.py:loader", "--out", "out.pkg"]
+
+
+def test_a_package_is_written_and_compared(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["accept"]["samples"] == 80
+    assert answer["accept"]["error"] < 0.03
+    assert answer["calibrated_on"] == 160
+    assert answer["weight_bits"] == 8 * (6 * 8 + 8 * 3)
+    package = read_package(Path("out.pkg"))
+    assert package.digest == answer["digest"]
+    assert package.accuracy is not None
+    assert package.accuracy.accept.flips == answer["accept"]["flips"]
+    assert NumpyEngine(package.graph).outputs[0].shape == (3,)
+
+
+def test_the_answer_says_how_it_compares_and_twice_the_same(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pages: list[str] = []
+    for _ in range(2):
+        assert main([*command, "--weights", "4", "--width", "0=8/6"]) == 0
+        pages.append(capsys.readouterr().out)
+    assert pages[0] == pages[1]
+    for said in (
+        "Integer model of deployed_model.py:make",
+        "flips",
+        "float",
+        "Ranges tried",
+        "proven from the weights",
+    ):
+        assert said in pages[0]
+    assert read_package(Path("out.pkg")).graph.operations[0].weight_bits == 8  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {2: "deployed_model.py:none"},
+            "`none` must be a function of `deployed_model.py`, which has make, loader, number",
+        ),
+        ({2: "deployed_model.py:number"}, "must return a torch.nn.Module, got int"),
+        ({2: "none.py:make"}, "`none.py` must be a Python file, and is none"),
+        ({6: "."}, "holds something else"),
+    ],
+)
+def test_mistakes_are_one_line(
+    command: list[str], changes: dict[int, str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([changes.get(at, word) for at, word in enumerate(command)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--weights", "1"], "`weights` must have 2 to 8 bits, got 1"),
+        (["--width", "head"], "`--width` must be LAYER=WEIGHTS or LAYER=WEIGHTS/ACTIVATIONS in bits, got `head`"),
+    ],
+)
+def test_options_are_checked_before_anything_runs(
+    command: list[str], options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, *options]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,118 @@
+"""What can't become integers is named: the user's file and line, the value found, what to do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from stoker.core.errors import CalibrationError, ModelImportError
+from stoker.deploy.engines.law import NumpyEngine
+from stoker.deploy.importing.quantising import import_module, quantise
+from stoker.deploy.importing.samples import Samples, gather
+from tests.deploy.networks import Of
+
+pytestmark = pytest.mark.integration
+
+
+def samples(*sizes: int, fill: float | None = None) -> Samples:
+    torch.manual_seed(0)
+    data = torch.randn(64, *sizes) if fill is None else torch.full((64, *sizes), fill)
+    return Samples((data,), None)
+
+
+def line_of(text: str) -> str:
+    """This file and the line with a text."""
+    lines = Path(__file__).read_text().splitlines()
+    return f"{__file__}:{next(at for at, line in enumerate(lines, 1) if text in line and 'line_of' not in line)}"
+
+
+class Unknown(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.layer(x))
+        return torch.erfinv(x)  # the unknown one
+
+
+def test_an_unknown_operation_is_named_with_file_and_line() -> None:
+    place = line_of("# the unknown one")
+    with pytest.raises(ModelImportError, match=re.escape(f"{place}: `aten.erfinv.default`")) as found:
+        import_module(Unknown(), samples(4))
+    assert found.value.fields["where"] == place
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (Of(lambda s, x: s.l(x).mean(0, keepdim=True) + x, l=nn.Linear(4, 4)), "must not mix samples"),
+        (Of(lambda s, x: torch.softmax(s.l(x), 0), l=nn.Linear(4, 4)), "`dim` must be the last axis"),
+        (Of(lambda s, x: x / s.l(x), l=nn.Linear(4, 4)), "divisor must be constant"),
+    ],
+)
+def test_a_form_that_integers_do_not_have_is_refused(module: nn.Module, said: str) -> None:
+    with pytest.raises(ModelImportError, match=said):
+        import_module(module, samples(4))
+
+
+def test_infinite_weights_are_named() -> None:
+    layer = nn.Linear(4, 4)
+    with torch.no_grad():
+        layer.weight[1, 2] = float("inf")
+    with pytest.raises(ModelImportError, match="`weight` must be finite, got inf"):
+        import_module(layer, samples(4))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_samples_that_are_not_finite_are_named(bad: float) -> None:
+    given = samples(4)
+    given.inputs[0][2, 1] = bad
+    with pytest.raises(CalibrationError, match="calibration samples must give finite numbers"):
+        import_module(nn.Linear(4, 4), given)
+
+
+def test_no_samples_are_refused() -> None:
+    with pytest.raises(CalibrationError, match="at least 8 samples, got 0"):
+        gather([], 100)
+
+
+def test_labels_are_whole_numbers_after_the_inputs() -> None:
+    found = gather([(torch.randn(6, 4), torch.arange(6)), (torch.randn(6, 4), torch.arange(6))], 10)
+    assert len(found) == 10
+    assert found.labels is not None
+    assert found.labels.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2, 3]
+    assert [len(found.part(role)) for role in ("calibrate", "search", "accept")] == [5, 3, 2]
+    assert gather([torch.randn(9, 4)], 10).labels is None
+
+
+@pytest.mark.parametrize("fill", [0.0, 3.5, -2.0])
+def test_constant_samples_give_a_model_that_works(fill: float) -> None:
+    layer = nn.Linear(4, 3)
+    given = samples(4, fill=fill)
+    found = quantise(layer, given)
+    with torch.no_grad():
+        real = layer(given.inputs[0][:5]).numpy()
+    whole = NumpyEngine(found.graph)({"input": given.inputs[0][:5].numpy()})["output"]
+    assert abs(whole - real).max() < 0.05
+
+
+def test_a_model_of_zeros_gives_zeros() -> None:
+    layer = nn.Linear(4, 3)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    found = quantise(layer, samples(4))
+    assert not NumpyEngine(found.graph)({"input": samples(4).inputs[0].numpy()})["output"].any()
+
+
+def test_the_module_is_left_as_it_was() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout())
+    before = {name: each.clone() for name, each in module.state_dict().items()}
+    import_module(module.train(), samples(4))
+    assert module.training
+    assert module[1].training
+    assert all(torch.equal(each, before[name]) for name, each in module.state_dict().items())

@@ -1,0 +1,159 @@
+"""Requests before engines: each ends once, deadlines are kept under overload, and beliefs about costs heal."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.scale.serving import CostCurve, ServingQueue, ServingRules
+from stoker.serve.policy import QueuedRequest
+from stoker.sim.serving import Arrival, ServedTrace, poisson, serve_trace
+
+CURVE = CostCurve(((1, 1.1e-3), (32, 4.2e-3)))
+"""1 ms a batch and 0.1 ms a sample."""
+SLO_S = 0.02
+
+
+def true_costs(off: float, noise: float, seed: int = 1) -> Callable[[int], float]:
+    source = random.Random(seed)
+    return lambda samples: (1e-3 + 1e-4 * samples) * off * max(0.1, source.gauss(1.0, noise))
+
+
+def overloaded(load: float, engines: int = 1) -> tuple[float, float, ServedTrace]:
+    """In time, as a share of the capacity, and late ones, as a share of answers."""
+    queue = ServingQueue(ServingRules(slo_s=SLO_S), CURVE, engines)
+    capacity = engines * 32 / (4.2e-3 * 1.3)
+    trace = serve_trace(poisson(load * capacity, 6_000), queue, engines, true_costs(1.3, 0.2), SLO_S)
+    in_time = trace.in_time(SLO_S)
+    return in_time / trace.end_s / capacity, 1.0 - in_time / len(trace.latencies_s), trace
+
+
+@pytest.mark.parametrize(("load", "engines"), [(2.0, 1), (4.0, 1), (2.0, 2)])
+def test_under_overload_the_capacity_is_used_and_few_are_late(load: float, engines: int) -> None:
+    used, late, _ = overloaded(load, engines)
+    assert used > 0.9
+    assert late < 0.03
+
+
+def test_below_capacity_nearly_nothing_is_refused() -> None:
+    used, late, trace = overloaded(0.7)
+    assert used > 0.68
+    assert late < 0.001
+    assert trace.refused + trace.dropped == 0
+
+
+def test_a_lone_request_does_not_wait() -> None:
+    queue = ServingQueue(ServingRules(), CURVE)
+    queue.arrive(QueuedRequest(0, 1, math.inf))
+    chosen = queue.next_batch(0.0)
+    assert chosen is not None
+    assert [each.number for each in chosen.requests] == [0]
+
+
+def test_higher_priorities_and_earlier_deadlines_go_first() -> None:
+    queue = ServingQueue(ServingRules(max_batch=1), CURVE)
+    for number, (priority, deadline_s) in enumerate([(3, 9.0), (3, 5.0), (0, 9.0), (7, 1.0)]):
+        queue.arrive(QueuedRequest(number, 1, deadline_s, 0, priority))
+    order = []
+    while (chosen := queue.next_batch(0.0)) is not None:
+        order += [each.number for each in chosen.requests]
+    assert order == [2, 1, 0, 3]
+
+
+def test_only_requests_of_one_kind_go_together() -> None:
+    queue = ServingQueue(ServingRules(), CURVE)
+    for number, kind in enumerate(["a", "b", "a", None, None]):
+        queue.arrive(QueuedRequest(number, 1, math.inf, kind))
+    batches = []
+    while (chosen := queue.next_batch(0.0)) is not None:
+        batches.append([each.number for each in chosen.requests])
+    assert sorted(batches) == [[0, 2], [1], [3], [4]]
+
+
+def test_the_batch_leaves_time_for_two() -> None:
+    assert ServingQueue(ServingRules(slo_s=SLO_S), CURVE).batch == 32
+    short = ServingQueue(ServingRules(slo_s=5e-3), CURVE)
+    assert 2 * CURVE.seconds(short.batch) <= 0.8 * 5e-3 < 2 * CURVE.seconds(short.batch + 1)
+
+
+def test_what_lost_its_engine_runs_alone_first_and_is_not_dropped() -> None:
+    queue = ServingQueue(ServingRules(slo_s=SLO_S), CURVE)
+    queue.arrive(QueuedRequest(0, 1, 100.0))
+    queue.requeue([QueuedRequest(1, 1, 0.5), QueuedRequest(2, 1, 0.5)])
+    alone = [queue.next_batch(50.0) for _ in range(2)]
+    assert [[each.number for each in chosen.requests] for chosen in alone if chosen] == [[1], [2]]
+
+
+def test_a_cancelled_request_does_not_run() -> None:
+    queue = ServingQueue(ServingRules(), CURVE)
+    for number in range(2):
+        queue.arrive(QueuedRequest(number, 1, math.inf))
+    queue.cancel(0)
+    queue.cancel(7)
+    chosen = queue.next_batch(0.0)
+    assert chosen is not None
+    assert [each.number for each in chosen.requests] == [1]
+    assert queue.num_waiting == 0
+
+
+def test_a_belief_that_was_far_off_heals() -> None:
+    """An engine that once took five times as long is believed in again, though its requests look late."""
+    queue = ServingQueue(ServingRules(slo_s=SLO_S), CostCurve(((1, 5e-3),)))
+    for step in range(100):
+        queue.ended(step, queue.started(step, 5e-3), 1, 25e-3)
+    answered = 0
+    for step in range(200, 400):
+        assert queue.refusal_s(step, 3) is None  # an empty service is always worth a try
+        queue.arrive(QueuedRequest(step, 1, step + SLO_S))
+        chosen = queue.next_batch(step)
+        assert chosen is not None
+        if chosen.requests:
+            answered += 1
+            queue.ended(step, queue.started(step, chosen.expected_s), 1, 5e-3)
+    assert answered > 150
+    assert queue.ratio == pytest.approx(1.0, abs=0.05)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 2e-3), st.integers(1, 40), st.integers(0, 7)), max_size=60),
+    st.integers(1, 3), st.integers(1, 16), st.sampled_from([4e-3, 2e-2, math.inf]),
+)  # fmt: skip
+def test_each_request_ends_once(gaps: list[tuple[float, int, int]], engines: int, max_batch: int, slo_s: float) -> None:
+    at_s, arrivals = 0.0, []
+    for gap_s, samples, priority in gaps:
+        at_s += gap_s
+        arrivals.append(Arrival(at_s, samples, priority))
+    queue = ServingQueue(ServingRules(slo_s=slo_s, max_batch=max_batch), CURVE, engines)
+    trace = serve_trace(arrivals, queue, engines, CURVE.seconds, slo_s)
+    assert len(trace.latencies_s) + trace.refused + trace.dropped == len(arrivals)
+    assert queue.num_waiting == queue.waiting_samples == 0
+    largest = max((samples for _, samples, _ in gaps), default=0)
+    assert all(size <= max(max_batch, largest) for size in trace.batches)
+    if slo_s == math.inf:
+        assert trace.refused + trace.dropped == 0
+
+
+@given(st.dictionaries(st.integers(1, 256), st.floats(1e-6, 10.0), min_size=1, max_size=6))
+def test_larger_batches_never_cost_less(points: dict[int, float]) -> None:
+    curve = CostCurve(tuple(points.items()))
+    costs = [curve.seconds(samples) for samples in range(1, 300)]
+    assert all(cost > 0 for cost in costs)
+    assert all(after >= before * (1 - 1e-9) for before, after in itertools.pairwise(costs))
+
+
+@pytest.mark.parametrize("points", [(), ((0, 1.0),), ((1, 0.0),), ((1, math.inf),)])
+def test_curves_without_meaning_are_refused(points: tuple[tuple[int, float], ...]) -> None:
+    with pytest.raises(ValueError, match="`points` must"):
+        CostCurve(points)
+
+
+@pytest.mark.parametrize("wrong", [{"slo_s": 0.0}, {"max_batch": 0}, {"max_waiting": 0}, {"margin_frac": 1.5}])
+def test_rules_without_meaning_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        ServingRules(**wrong)  # type: ignore[arg-type]

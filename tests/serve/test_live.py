@@ -1,0 +1,438 @@
+"""A service in its own process: what clients get, whatever they send and whatever becomes of its processes."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+import tritonclient.http as triton
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+
+from stoker.cli.main import main
+from stoker.wire.secrets import create_secret
+from tests.serve.service import Service, is_there, json_request, scaling_model
+from tests.waiting import await_that
+
+pytestmark = pytest.mark.integration
+
+SAMPLE = np.arange(8, dtype=np.float32).reshape(2, 4)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("served")
+    model = scaling_model(folder / "scaling.onnx", 2.0)
+    running = Service(folder, [f"scaling={model}"], "--max-body", "1MiB", "--body-time", "1s", "--hang", "500ms")
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Service]:
+    """A service of one test, which changes its processes."""
+    model = scaling_model(tmp_path / "scaling.onnx", 2.0)
+    running = Service(tmp_path, [f"scaling={model}"], "--hang", "500ms")
+    yield running
+    running.close()
+
+
+class Clients:
+    """Threads that ask all the time, and check each answer.
+
+    Args:
+        service: that is asked.
+        factors: that answers may show.
+    """
+
+    def __init__(self, service: Service, factors: set[float], count: int = 4) -> None:
+        self.answers = 0
+        self.wrong: list[Any] = []
+        self.seen: set[float] = set()
+        self._service = service
+        self._factors = factors
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(count)]
+
+    def __enter__(self) -> Clients:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _ask(self, number: int) -> None:
+        source = np.random.default_rng(number)
+        connection = http.client.HTTPConnection("127.0.0.1", self._service.port, timeout=30)
+        while not self._over.is_set():
+            values = source.integers(20, 1000, (int(source.integers(1, 4)), 4)).astype(np.float32)
+            try:
+                connection.request("POST", "/v2/models/scaling/infer", json_request(values))
+                answer = connection.getresponse()
+                text = answer.read()
+            except OSError as error:
+                self.wrong.append(error)
+                return
+            if answer.status != 200:
+                self.wrong.append((answer.status, text))
+                continue
+            (output,) = msgspec.json.decode(text)["outputs"]
+            factors = np.unique(np.array(output["data"]) / values.reshape(-1))
+            if len(factors) != 1 or factors[0] not in self._factors:
+                self.wrong.append(factors)
+            self.seen.update(factors.tolist())
+            self.answers += 1
+        connection.close()
+
+
+def some_answers(clients: Clients, more: int = 20) -> None:
+    before = clients.answers
+    await_that("clients get answers", lambda: clients.wrong or clients.answers > before + more, 30.0)
+
+
+class TestProtocol:
+    def test_tritons_client_in_json_and_binary(self, service: Service) -> None:
+        client = triton.InferenceServerClient(f"127.0.0.1:{service.port}")
+        assert client.is_server_live()
+        assert client.is_server_ready()
+        assert client.is_model_ready("scaling")
+        assert client.is_model_ready("scaling", "1")
+        assert client.get_server_metadata()["name"] == "stoker"
+        described = client.get_model_metadata("scaling")
+        assert described["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]
+        for binary in (False, True):
+            given = triton.InferInput("x", SAMPLE.shape, "FP32")
+            given.set_data_from_numpy(SAMPLE, binary_data=binary)
+            asked = triton.InferRequestedOutput("y", binary_data=binary)
+            result = client.infer("scaling", [given], outputs=[asked], request_id="7")
+            np.testing.assert_array_equal(result.as_numpy("y"), SAMPLE * 2)
+            assert result.get_response()["id"] == "7"
+            assert result.get_response()["model_version"] == "1"
+        client.close()
+
+    @pytest.mark.parametrize(
+        ("method", "path", "body", "headers", "status"),
+        [
+            ("POST", "/v2/models/scaling/infer", b"{", {}, 400),
+            ("POST", "/v2/models/scaling/infer", b"", {}, 400),
+            ("POST", "/v2/models/scaling/infer", json_request(SAMPLE[:, :3]), {}, 400),
+            ("POST", "/v2/models/scaling/infer", json_request(SAMPLE), {"Inference-Header-Content-Length": "x"}, 400),
+            ("POST", "/v2/models/scaling/infer", json_request(SAMPLE), {"Content-Encoding": "gzip"}, 415),
+            ("POST", "/v2/models/other/infer", json_request(SAMPLE), {}, 404),
+            ("POST", "/v2/models/scaling/versions/9/infer", json_request(SAMPLE), {}, 404),
+            ("POST", "/v2/models/scaling/versions/1/infer", json_request(SAMPLE), {}, 200),
+            ("POST", "/v2/models/scaling/infer", bytes(2 << 20), {}, 413),
+            ("GET", "/v2/models/scaling/infer", None, {}, 405),
+            ("GET", "/v2/models/other", None, {}, 404),
+            ("GET", "/v2/models/scaling/versions/9/ready", None, {}, 404),
+            ("GET", "/else", None, {}, 404),
+            ("POST", "/stoker/models/scaling/swap", b'{"source": "nothing.onnx"}', {}, 403),
+            ("POST", "/stoker/models/scaling/swap", b"{}", {"Stoker-Control": "no"}, 403),
+        ],
+    )
+    def test_each_request_has_its_status(
+        self, service: Service, method: str, path: str, body: bytes | None, headers: dict[str, str], status: int
+    ) -> None:
+        found, _, text = service.ask(method, path, body, headers)
+        assert found == status, text
+        if found != 404 or path.startswith("/v2"):
+            assert ("error" in msgspec.json.decode(text)) == (status != 200)
+
+    def test_figures_for_prometheus(self, service: Service) -> None:
+        service.infer(SAMPLE)
+        text = service.ask("GET", "/metrics")[2].decode()
+        assert 'stoker_serve_requests_total{model="scaling",outcome="answered"}' in text
+        assert 'stoker_serve_request_seconds_bucket{le="+Inf",model="scaling"}' in text
+
+
+class TestClients:
+    def test_a_slow_body_ends_after_its_time(self, service: Service) -> None:
+        body = json_request(SAMPLE)
+        with socket.create_connection(("127.0.0.1", service.port)) as sock:
+            head = f"POST /v2/models/scaling/infer HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n"
+            sock.sendall(head.encode() + body[:10])
+            sock.settimeout(20)
+            assert sock.recv(4096).startswith(b"HTTP/1.1 408")
+        assert service.infer(SAMPLE)[0] == 200
+
+    def test_a_body_without_a_length_is_bounded_too(self, service: Service) -> None:
+        with socket.create_connection(("127.0.0.1", service.port)) as sock:
+            sock.sendall(b"POST /v2/models/scaling/infer HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+            sock.settimeout(20)
+            chunk = b"10000\r\n" + bytes(1 << 16) + b"\r\n"
+            try:
+                for _ in range(40):
+                    sock.sendall(chunk)
+            except OSError:
+                pass  # it answers, and closes, before all is sent
+            assert sock.recv(4096).startswith(b"HTTP/1.1 413")
+
+    def test_clients_that_leave_cost_nothing(self, service: Service) -> None:
+        body = json_request(SAMPLE)
+        head = f"POST /v2/models/scaling/infer HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        for sent in (head, head + body[:20], head + body):
+            for _ in range(10):
+                with socket.create_connection(("127.0.0.1", service.port)) as sock:
+                    sock.sendall(sent)
+        await_that("nothing waits", lambda: service.status()["versions"]["1"]["pending"] == 0)
+        assert service.infer(SAMPLE)[0] == 200
+
+    def test_any_bytes_on_a_connection(self, service: Service) -> None:
+        source = random.Random(0)
+        body = json_request(SAMPLE)
+        head = f"POST /v2/models/scaling/infer HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        for _ in range(100):
+            damaged = bytearray(head + body)
+            for _ in range(source.randrange(1, 6)):
+                damaged[source.randrange(len(damaged))] = source.randrange(256)
+            with socket.create_connection(("127.0.0.1", service.port)) as sock:
+                sock.sendall(damaged[: source.randrange(len(damaged) + 1)])
+                sock.shutdown(socket.SHUT_WR)
+                sock.settimeout(5)
+                try:
+                    while sock.recv(4096):
+                        pass
+                except OSError:
+                    pass  # closed at once, or kept for the rest of a body: both are answers to such bytes
+        status, answer = service.infer(SAMPLE)
+        assert status == 200
+        assert answer["outputs"][0]["data"] == (SAMPLE * 2).reshape(-1).tolist()
+
+
+class TestProcesses:
+    def test_killed_engines_cost_no_answer(self, own: Service) -> None:
+        killed: set[int] = set()
+        with Clients(own, {2.0}) as clients:
+            for number in range(6):
+                some_answers(clients)
+                engines = await_that("an engine is there", lambda: own.processes()[1:])
+                killed.add(engines[number % len(engines)])
+                os.kill(engines[number % len(engines)], signal.SIGKILL)
+                await_that("its end is seen", lambda: own.status()["versions"]["1"]["lost_engines"] >= len(killed))
+        assert clients.wrong == []
+        await_that("both are back", lambda: own.status()["versions"]["1"]["ready_engines"] == 2)
+
+    def test_a_stopped_engine_costs_no_answer(self, own: Service) -> None:
+        with Clients(own, {2.0}) as clients:
+            some_answers(clients)
+            stopped = own.processes()[1]
+            os.kill(stopped, signal.SIGSTOP)
+            await_that("it is replaced", lambda: not is_there(stopped), 30.0)
+            some_answers(clients)
+        assert clients.wrong == []
+
+    def test_the_end_of_the_process_with_the_model_costs_no_answer(self, own: Service) -> None:
+        with Clients(own, {2.0}) as clients:
+            some_answers(clients)
+            model, *engines = own.processes()
+            os.kill(model, signal.SIGKILL)
+            await_that("its engines end with it", lambda: not any(map(is_there, engines)))
+            some_answers(clients)
+        assert clients.wrong == []
+
+    def test_a_drain_answers_what_has_arrived(self, tmp_path: Path) -> None:
+        model = scaling_model(tmp_path / "scaling.onnx", 2.0, slowly=20)
+        service = Service(tmp_path, [f"scaling={model}"], "--engines", "1")
+        processes = service.processes()
+        with ThreadPoolExecutor(4) as threads:
+            answers = [threads.submit(service.infer, SAMPLE) for _ in range(4)]
+            await_that("they wait", lambda: any(answer.done() for answer in answers))
+            assert service.ended() == 0
+            assert [answer.result()[0] for answer in answers] == [200] * 4
+        assert not any(map(is_there, processes))
+        events = (service.run / "events.jsonl").read_text()
+        assert '"version_started"' in events
+
+    @pytest.mark.parametrize("stopped", [False, True])
+    def test_nothing_is_left_after_its_end(self, tmp_path: Path, stopped: bool) -> None:
+        service = Service(tmp_path, [f"scaling={scaling_model(tmp_path / 'scaling.onnx', 2.0)}"])
+        processes = service.processes()
+        assert len(processes) == 3
+        if stopped:
+            for pid in processes:
+                os.kill(pid, signal.SIGSTOP)
+        service.close()
+        await_that("all end", lambda: not any(map(is_there, processes)))
+
+
+class TestVersions:
+    def test_each_answer_is_of_one_version(self, own: Service, tmp_path: Path) -> None:
+        new = scaling_model(tmp_path / "three.onnx", 3.0)
+        old = scaling_model(tmp_path / "two.onnx", 2.0)
+        with Clients(own, {2.0, 3.0}) as clients:
+            for source, factor in ((new, 3.0), (old, 2.0)):
+                some_answers(clients)
+                words = ["scaling", str(source), "--url", f"http://127.0.0.1:{own.port}", "--canary", "50%"]
+                assert main(["serve", "swap", *words, "--for", "300ms"]) == 0
+                assert own.infer(SAMPLE)[1]["outputs"][0]["data"][1] == factor
+        assert clients.wrong == []
+        assert clients.seen == {2.0, 3.0}
+        await_that("the old ones end", lambda: len(own.status()["versions"]) == 1)
+
+    def test_a_version_that_takes_something_else_is_refused(self, own: Service, tmp_path: Path) -> None:
+        wider = scaling_model(tmp_path / "wider.onnx", 3.0, width=5)
+        status, answer = own.swap(source=str(wider), hold_s=0)
+        assert status == 409
+        assert "must take and give" in answer["error"]
+        assert own.swap(source="nothing.onnx")[0] == 409
+        assert own.swap(sauce=1)[0] == 400
+
+
+MODULE = """
+import torch
+
+class Scaled(torch.nn.Module):
+    def __init__(self, factor, fails):
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.tensor(factor))
+        self.fails = fails
+
+    def forward(self, x):
+        if self.fails and bool((x == 13).any()):
+            raise ValueError("thirteen")
+        return {"y": x * self.factor}
+
+def make():
+    return Scaled(2.0, False), torch.zeros(1, 4)
+
+def fails():
+    return Scaled(2.0, True), {"x": torch.zeros(1, 4)}
+
+def broken():
+    raise RuntimeError("no such weights")
+"""
+
+
+class TestTorch:
+    """What models of torch do, or fail to."""
+
+    @pytest.fixture
+    def torch_service(self, tmp_path: Path) -> Iterator[Service]:
+        (tmp_path / "scaled.py").write_text(MODULE)
+        running = Service(tmp_path, ["scaling=scaled.py:fails"])
+        yield running
+        running.close()
+
+    def test_what_a_model_raises_is_the_answer_of_that_request_alone(self, torch_service: Service) -> None:
+        bad = np.full((1, 4), 13, np.float32)
+
+        def asked(values: NDArray[Any]) -> tuple[int, Any]:
+            return torch_service.infer(values)
+
+        with ThreadPoolExecutor(8) as threads:
+            found = list(threads.map(asked, [SAMPLE, bad] * 8))
+        for status, answer in found[::2]:
+            assert (status, answer["outputs"][0]["data"]) == (200, (SAMPLE * 2).reshape(-1).tolist())
+        for status, answer in found[1::2]:
+            assert status == 500
+            assert "ValueError: thirteen" in answer["error"]
+            assert "scaled.py:12" in answer["error"]
+
+    def test_a_version_on_trial_that_fails_goes_and_its_requests_are_answered(self, torch_service: Service) -> None:
+        folder = torch_service.log.parent
+        source = (folder / "scaled.py").read_text().replace("== 13", "== 1").replace("2.0", "5.0")
+        (folder / "worse.py").write_text(source)
+        with Clients(torch_service, {2.0, 5.0}) as clients:
+            some_answers(clients)
+            with ThreadPoolExecutor(1) as threads:
+                change = threads.submit(torch_service.swap, source="worse.py:fails", canary_frac=0.5, hold_s=60)
+                await_that("it is on trial", lambda: 5.0 in clients.seen or change.done(), 90.0)
+                while not change.done():
+                    assert torch_service.infer(np.ones((1, 4), np.float32))[0] == 200
+                    time.sleep(0.01)
+                status, outcome = change.result()
+        assert status == 200, outcome
+        assert not outcome["changed"]
+        assert "failed for" in outcome["reason"]
+        assert clients.wrong == []
+        assert torch_service.infer(np.ones((1, 4), np.float32))[1]["outputs"][0]["data"] == [2.0] * 4
+
+    def test_a_version_that_does_not_load_leaves_the_old_one(self, torch_service: Service) -> None:
+        status, answer = torch_service.swap(source="scaled.py:broken")
+        assert status == 409
+        assert "no such weights" in answer["error"]
+        assert torch_service.infer(SAMPLE)[0] == 200
+
+
+class TestSources:
+    def test_the_faster_form_is_taken_and_both_are_shown(self, tmp_path: Path) -> None:
+        forms = tmp_path / "forms"
+        forms.mkdir()
+        scaling_model(forms / "scaling.onnx", 2.0)
+        program = torch.export.export(
+            torch.nn.Linear(4, 4), (torch.zeros(3, 4),), dynamic_shapes=({0: torch.export.Dim("n")},)
+        )
+        torch.export.save(program, forms / "linear.pt2")
+        service = Service(tmp_path, ["scaling=forms"])
+        assert service.infer(SAMPLE)[1]["outputs"][0]["data"] == (SAMPLE * 2).reshape(-1).tolist()
+        assert service.ended() == 0
+        text = service.log.read_text()
+        assert "`scaling` on onnx: " in text
+        assert "`scaling` on torch: " in text
+        assert "`scaling`: onnx, which computes the most samples a second" in text
+
+    def test_an_exported_program_with_weights_and_one_from_safetensors(self, tmp_path: Path) -> None:
+        (tmp_path / "linear.py").write_text(
+            "import torch\ndef make():\n    return torch.nn.Linear(4, 2), torch.zeros(1, 4)\n"
+        )
+        module = torch.nn.Linear(4, 2)
+        save_file(module.state_dict(), tmp_path / "weights.safetensors")
+        program = torch.export.export(module, (torch.zeros(3, 4),), dynamic_shapes=({0: torch.export.Dim("n")},))
+        torch.export.save(program, tmp_path / "linear.pt2")
+        models = ["scaling=linear.pt2", "weighed=linear.py:make@weights.safetensors"]
+        service = Service(tmp_path, models, "--engines", "1")
+        for name in ("scaling", "weighed"):
+            inputs = service.ask("GET", f"/v2/models/{name}")[2]
+            (given,) = msgspec.json.decode(inputs)["inputs"]
+            body = json_request(SAMPLE).replace(b'"x"', f'"{given["name"]}"'.encode())
+            status, _, text = service.ask("POST", f"/v2/models/{name}/infer", body)
+            assert status == 200, text
+            found = np.array(msgspec.json.decode(text)["outputs"][0]["data"], np.float32).reshape(2, 2)
+            with torch.no_grad():
+                np.testing.assert_allclose(found, module(torch.from_numpy(SAMPLE)).numpy(), rtol=1e-5)
+        assert service.ended() == 0
+
+    def test_other_interfaces_need_the_token(self, tmp_path: Path) -> None:
+        secret = tmp_path / "secret"
+        create_secret(secret)
+        model = scaling_model(tmp_path / "scaling.onnx", 2.0)
+        service = Service(tmp_path, [f"scaling={model}"], "--host", "127.0.0.1", "--token-file", str(secret))
+        assert service.infer(SAMPLE)[0] == 401
+        assert service.ask("GET", "/metrics")[0] == 401
+        assert service.infer(SAMPLE, headers={"Authorization": "Bearer no"})[0] == 401
+        token = secret.read_text().strip()
+        assert service.infer(SAMPLE, headers={"Authorization": f"Bearer {token}"})[0] == 200
+        assert service.ended() == 0
+
+    def test_under_a_promise_what_is_late_is_refused(self, tmp_path: Path) -> None:
+        """Six times as many clients as can be answered in time: those answered are, the others are told at once."""
+        model = scaling_model(tmp_path / "scaling.onnx", 2.0, slowly=40)
+        service = Service(tmp_path, [f"scaling={model}"], "--engines", "1", "--slo", "300ms", "--max-batch", "2")
+        one_s = service.status()["versions"]["1"]["costs"][0][1]
+        count = min(100, int(6 * 0.3 / one_s) + 6)
+        with ThreadPoolExecutor(count) as threads:
+            found = list(threads.map(lambda _: service.ask(
+                "POST", "/v2/models/scaling/infer", json_request(SAMPLE)), range(count)
+            ))  # fmt: skip
+        statuses = Counter(status for status, _, _ in found)
+        assert statuses.keys() == {200, 503}
+        late = [headers for status, headers, _ in found if status == 503]
+        assert all(int(headers["retry-after"]) >= 1 for headers in late)
+        assert service.ended() == 0

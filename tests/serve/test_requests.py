@@ -1,0 +1,160 @@
+"""Any bytes give a request that fits the model, or a refusal that says why; arrays survive both encodings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
+
+from stoker.serve.engine import ANY, Interface, TensorSpec
+from stoker.serve.protocol.answers import answer
+from stoker.serve.protocol.datatypes import DTYPES, name_of
+from stoker.serve.protocol.requests import parse
+from stoker.serve.refusals import RequestRefused
+
+F4 = np.dtype("<f4")
+MODEL = Interface(
+    (TensorSpec("x", F4, (ANY, 3)), TensorSpec("mask", np.dtype("?"), (ANY,))),
+    (TensorSpec("y", F4, (ANY, 3)),),
+    "test",
+)
+
+
+def request(**changes: Any) -> dict[str, Any]:
+    x = {"name": "x", "shape": [2, 3], "datatype": "FP32", "data": [1, 2, 3, 4.5, 5, 6]}
+    mask = {"name": "mask", "shape": [2], "datatype": "BOOL", "data": [True, False]}
+    return {"inputs": [x | changes.pop("x", {}), mask | changes.pop("mask", {})], **changes}
+
+
+def parsed(content: dict[str, Any], tail: bytes = b"", interface: Interface = MODEL) -> Any:
+    head = msgspec.json.encode(content)
+    return parse(head + tail, len(head) if tail else None, interface, 8)
+
+
+def test_json_flat_and_nested() -> None:
+    found = parsed(request(id="a"))
+    assert (found.id, found.samples, found.outputs) == ("a", 2, [("y", False)])
+    np.testing.assert_array_equal(found.inputs[0], np.array([[1, 2, 3], [4.5, 5, 6]], F4))
+    nested = parsed(request(x={"data": [[1, 2, 3], [4.5, 5, 6]]}))
+    np.testing.assert_array_equal(nested.inputs[0], found.inputs[0])
+
+
+@pytest.mark.parametrize("outputs", [{}, {"outputs": [{"name": "y", "parameters": {"binary_data": False}}]}])
+def test_outputs_as_asked(outputs: dict[str, Any]) -> None:
+    found = parsed(request(parameters={"binary_data_output": True}, **outputs))
+    assert found.outputs == [("y", not outputs)]
+
+
+def test_time_that_the_client_gives() -> None:
+    assert parsed(request(parameters={"timeout": 2500})).timeout_s == pytest.approx(2.5e-3)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({}, "inputs"),
+        ({"inputs": []}, "x, mask is missing"),
+        (request(x={"name": "z"}), "got `z`"),
+        (request(mask={"name": "x"}), "each once"),
+        (request(x={"datatype": "FP64"}), "must be FP32, got FP64"),
+        (request(x={"datatype": "BYTES"}), "must be one of BOOL"),
+        (request(x={"shape": [2, 4]}), r"must be \[-1, 3\]"),
+        (request(x={"shape": [0, 3]}), r"must be \[-1, 3\]"),
+        (request(x={"shape": [-1, 3]}), r"must be \[-1, 3\]"),
+        (request(x={"shape": [1, 3]}), "must have 3 numbers"),
+        (request(x={"shape": [1, 3], "data": [1, 2, 3]}), "same number of samples"),
+        (request(x={"shape": [9, 3], "data": [0] * 27}, mask={"shape": [9], "data": [True] * 9}), "at most 8"),
+        (request(x={"data": ["1"] * 6}), "must be numbers of FP32"),
+        (request(x={"data": None}), "must be numbers of FP32"),
+        (request(mask={"data": [0, 1]}), "must be numbers of BOOL"),
+        (request(id="a" * 300), "at most 256"),
+        (request(outputs=[{"name": "z"}]), "`outputs` must be some of y"),
+        (request(outputs=[{"name": "y"}, {"name": "y"}]), "each once"),
+        (request(parameters={"timeout": 0}), "positive whole number"),
+        (request(parameters={"timeout": True}), "positive whole number"),
+    ],
+)
+def test_what_does_not_fit_is_refused(content: dict[str, Any], words: str) -> None:
+    with pytest.raises(RequestRefused, match=words) as caught:
+        parsed(content)
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("size", "tail", "words"),
+    [
+        (24, bytes(23), "must be 24 bytes"),
+        (23, bytes(24), "must be 24 bytes"),
+        (True, bytes(24), "must be 24 bytes"),
+        (24, bytes(25), "1 are left"),
+        (-24, bytes(24), "must be 24 bytes"),
+    ],
+)
+def test_wrong_sizes_of_binary_tensors_are_refused(size: Any, tail: bytes, words: str) -> None:
+    with pytest.raises(RequestRefused, match=words):
+        parsed(request(x={"parameters": {"binary_data_size": size}}), tail)
+
+
+@pytest.mark.parametrize("length", [-1, 10**6])
+def test_a_wrong_length_of_the_json_is_refused(length: int) -> None:
+    with pytest.raises(RequestRefused, match="Inference-Header-Content-Length"):
+        parse(msgspec.json.encode(request()), length, MODEL, 8)
+
+
+@pytest.mark.parametrize("data", [[300], [-1], [1.5], [2**70]])
+def test_integers_out_of_range_are_refused(data: list[Any]) -> None:
+    byte = Interface((TensorSpec("x", np.dtype("u1"), (ANY,)),), (TensorSpec("y", F4, (ANY,)),), "test")
+    content = {"inputs": [{"name": "x", "shape": [1], "datatype": "UINT8", "data": data}]}
+    with pytest.raises(RequestRefused, match="UINT8"):
+        parsed(content, interface=byte)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(st.data())
+def test_any_change_of_a_request_gives_a_request_or_a_refusal(data: st.DataObject) -> None:
+    content = request()
+    key = data.draw(st.sampled_from(["name", "shape", "datatype", "data", "parameters"]))
+    content["inputs"][data.draw(st.integers(0, 1))][key] = data.draw(JSON)
+    content[data.draw(st.sampled_from(["id", "parameters", "outputs", "more"]))] = data.draw(JSON)
+    text = bytearray(msgspec.json.encode(content)) + data.draw(st.binary(max_size=30))
+    for _ in range(data.draw(st.integers(0, 3))):
+        text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
+    length = data.draw(st.none() | st.integers(-1, len(text) + 1))
+    try:
+        found = parse(bytes(text), length, MODEL, 8)
+    except RequestRefused:
+        return
+    assert [array.dtype for array in found.inputs] == [spec.dtype for spec in MODEL.inputs]
+    assert all(spec.fits(array.shape) for spec, array in zip(MODEL.inputs, found.inputs, strict=True))
+
+
+@given(
+    st.sampled_from(sorted(DTYPES)).flatmap(
+        lambda name: arrays.arrays(DTYPES[name], arrays.array_shapes(max_dims=3, max_side=4))
+    ),
+    st.booleans(),
+)
+def test_arrays_survive(array: NDArray[Any], binary: bool) -> None:
+    if array.dtype.kind == "f":
+        array = np.nan_to_num(array)
+    body, length = answer("m", "1", "", {"y": array}, [("y", binary)], {})
+    assert (length is not None) == binary
+    (described,) = msgspec.json.decode(body[:length])["outputs"]
+    given_back = {**described, "name": "x"}
+    head = msgspec.json.encode({"inputs": [given_back]})
+    interface = Interface((TensorSpec("x", array.dtype, array.shape),), (), "test")
+    found = parse(head + body[length or len(body) :], len(head) if binary else None, interface, 8)
+    assert described["datatype"] == name_of(array.dtype)
+    np.testing.assert_array_equal(found.inputs[0], array)
