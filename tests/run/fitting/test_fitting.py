@@ -102,26 +102,6 @@ def test_a_program_fits_with_equal_losses_and_files(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.integration
-@pytest.mark.slow("a program is traced twice and run twice")
-def test_what_fits_no_other_way_lies_in_host_memory(tmp_path: Path) -> None:
-    assert started(tmp_path).returncode == 0
-    done = started(tmp_path, "--fit", "auto", "--device-memory", "5.5MB")
-    assert done.returncode == 0, done.stderr
-    plain, fitted = found(tmp_path)
-    assert fitted == plain, "also the counter of a block that is not recomputed, which is away"
-    ours, theirs = (torch.load(tmp_path / f"{name}.pt") for name in ("fitted", "plain"))
-    assert same(ours, theirs)
-    run = run_of(tmp_path)
-    assert {"offload", "states_away"} <= set(run.applied)
-    assert run.left == ()
-    assert any("1" in measure.paths for measure in run.plan.of("offload"))
-    assert run.counted_bytes <= 5_500_000
-    assert run.counted_bytes == pytest.approx(run.plan.peak_bytes, rel=0.01)
-    assert any("priced at" in note and "emulated" in note for note in run.plan.notes)
-    assert "in host memory" in said(done)[0]
-
-
-@pytest.mark.integration
 @pytest.mark.slow("a program is traced for a report, for its largest batch, and for its run")
 def test_a_report_promises_what_the_run_then_does_and_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -151,6 +131,26 @@ def test_a_report_promises_what_the_run_then_does_and_counts(
     assert promised.largest_batch is not None
     assert promised.largest_fitted is not None
     assert promised.largest_batch < 512 <= promised.largest_fitted
+
+
+@pytest.mark.integration
+@pytest.mark.slow("a program is traced twice and run twice")
+def test_what_fits_no_other_way_lies_in_host_memory(tmp_path: Path) -> None:
+    assert started(tmp_path).returncode == 0
+    done = started(tmp_path, "--fit", "auto", "--device-memory", "5.5MB")
+    assert done.returncode == 0, done.stderr
+    plain, fitted = found(tmp_path)
+    assert fitted == plain, "also the counter of a block that is not recomputed, which is away"
+    ours, theirs = (torch.load(tmp_path / f"{name}.pt") for name in ("fitted", "plain"))
+    assert same(ours, theirs)
+    run = run_of(tmp_path)
+    assert {"offload", "states_away"} <= set(run.applied)
+    assert run.left == ()
+    assert any("1" in measure.paths for measure in run.plan.of("offload"))
+    assert run.counted_bytes <= 5_500_000
+    assert run.counted_bytes == pytest.approx(run.plan.peak_bytes, rel=0.01)
+    assert any("priced at" in note and "emulated" in note for note in run.plan.notes)
+    assert "in host memory" in said(done)[0]
 
 
 @pytest.mark.integration

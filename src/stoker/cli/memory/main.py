@@ -152,8 +152,8 @@ def _question(
         features=features, timeline=seconds_of(features, traced.timeline, device), larger=traced.larger,
         traced=traced.sized, evaluation=traced.evaluation, evaluates=traced.evaluates,
         device=device.name if arguments.memory is None or device.emulated else "", available=available,
-        emulated=device.emulated, model=traced.model, planned=planned, ranks=arguments.ranks, step_s=step_s,
-        link=host_link(device) if traced.program else None,
+        emulated=device.emulated, model=traced.model, link=host_link(device) if traced.program else None,
+        planned=planned, ranks=arguments.ranks, step_s=step_s,
     )  # fmt: skip
 
 

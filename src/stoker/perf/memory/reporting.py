@@ -54,6 +54,8 @@ _MEASURES: dict[MeasureKind, tuple[str, str]] = {
     "one_by_one": ("one parameter after another", "foreach=False of the optimizer"),
     "used_up": ("gradients used up in the backward pass", "stoker run --fit auto"),
     "recompute": ("recompute", "torch.utils.checkpoint"),
+    "states_away": ("optimizer states in host memory", "stoker run --fit auto"),
+    "offload": ("activations in host memory", "stoker run --fit auto"),
 }
 """Measures that are shown by themselves: what each is called, and what does it."""
 
@@ -73,8 +75,8 @@ class MemoryQuestion:
         available: bytes of the device; None for no device.
         emulated: whether bytes of tensors are counted, as of a program on CPUs.
         model: what may be done to the program.
-        planned: the plan that ``--fit auto`` makes; by default without a trace of its form.
         link: to host memory; None where nothing may lie there.
+        planned: the plan that ``--fit auto`` makes; by default without a trace of its form.
         ranks: GPUs that train together.
         step_s: seconds of a step with data parallelism of a kind; None if they cannot be predicted.
     """
@@ -89,8 +91,8 @@ class MemoryQuestion:
     available: int | None = None
     emulated: bool = False
     model: TracedModel = field(default_factory=TracedModel)
-    planned: Callable[[FitQuestion], FitPlan] = plan_fit
     link: HostLink | None = None
+    planned: Callable[[FitQuestion], FitPlan] = plan_fit
     ranks: int = 1
     step_s: Callable[[DataParallel], float | None] = lambda _: None
 

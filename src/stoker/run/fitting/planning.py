@@ -83,12 +83,12 @@ def plan_of(program: Sequence[str], device: FitDevice) -> FitPlan:
         model=traced.model, budget=device.budget, device=device.name, emulated=device.emulated, link=host_link(device),
         host_is_last=device.emulated,
     )  # fmt: skip
-    return advised(program, device, question, certified_plan(program, device, question))
+    return certified_plan(program, device, question)
 
 
 def certified_plan(program: Sequence[str], device: FitDevice, question: FitQuestion) -> FitPlan:
-    """The plan for a traced program, traced again in its form; the nearest miss where nothing fits."""
-    return _Certifying(program, device, question).plan()
+    """The plan for a traced program, traced again in its form, with advice; the nearest miss where nothing fits."""
+    return advised(program, device, question, _Certifying(program, device, question).plan())
 
 
 @dataclass(slots=True)

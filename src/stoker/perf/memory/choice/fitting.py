@@ -114,10 +114,10 @@ def plan_fit(question: FitQuestion, *, margin: int = 0) -> FitPlan:
         return base
     found, rejected = planner.choose(margin)
     measures = planner.measures(found)
-    notes = (_priced(question.link),) if question.link is not None and found.uses_host else ()
+    notes = base.notes + ((_priced(question.link),) if question.link is not None and found.uses_host else ())
     return msgspec.structs.replace(
         base, peak_bytes=found.peak, step_s=None if step_s is None else step_s + found.added_s, measures=measures,
-        lacks_bytes=max(0, found.peak - question.budget), rejected=tuple(rejected), notes=(*base.notes, *notes),
+        lacks_bytes=max(0, found.peak - question.budget), rejected=tuple(rejected), notes=notes,
     )  # fmt: skip
 
 
@@ -201,19 +201,25 @@ class FitPlanner:
 
     def alone(self, budget: int) -> list[tuple[MeasureKind, FitChoice]]:
         """Each kind of measure by itself: units that make it fit in the least time, or with the least peak."""
-        plain = self._question.timeline
+        plain, link = self._question.timeline, self._question.link
         found: list[tuple[MeasureKind, FitChoice]] = []
         if self._expandable:
             found.append(("expandable", self._tried(plain, Options(), {}, 0.0)))
-        growing, self._expandable = self._expandable, False
-        for options in self._options(None):
-            if options != Options():
-                timeline, added_s = with_options(plain, options)
-                kind: MeasureKind = "one_by_one" if options.one_by_one else "used_up"
-                found.append((kind, self._tried(timeline, options, {}, added_s)))
+        before, self._expandable = self._expandable, False
+        for options in self._options(link):
+            kinds: list[tuple[MeasureKind, bool]] = [
+                ("one_by_one", options.one_by_one), ("used_up", options.used_up), ("states_away", options.states_away),
+            ]  # fmt: skip
+            chosen = [kind for kind, is_on in kinds if is_on]
+            if len(chosen) == 1:
+                timeline, added_s = with_options(plain, options, link)
+                found.append((chosen[0], self._tried(timeline, options, {}, added_s)))
         if self._units:
             found.append(("recompute", self._of(Options(), budget, None)))
-        self._expandable = growing
+        every: dict[str, Way] = {unit.path: "away" for unit in self._units if link is not None and unit.can_leave}
+        if every:
+            found.append(("offload", self._tried(plain, Options(), every, 0.0)))
+        self._expandable = before
         return found
 
     def least(self) -> int:
@@ -269,7 +275,7 @@ class FitPlanner:
         found = self._fitting(timeline, parts, options, added_s, budget)
         if found is not None:
             return found
-        keeps = self._least(parts, step_peak(timeline).bytes)
+        keeps = self._least(parts, self.taken(timeline, expandable=self._expandable))
         return self._tried(timeline, options, keeps, added_s)
 
     def _fitting(
@@ -419,14 +425,12 @@ class FitPlanner:
         return found
 
 
-_SIMULATED = "activations of every outermost module in host memory (simulated)"
-
-
 def _said_to_grow(each: GrowingHolder) -> str:
     at = f" ({each.line})" if each.line else ""
     return f"`{each.name}`{at} keeps {each.bytes / 1e6:,.1f} MB more after each step, which no measure lowers"
 
 
+_SIMULATED = "activations of every outermost module in host memory (simulated)"
 UNCALLED = "its forward pass is never called"
 """Reason of modules that only hold others."""
 
