@@ -72,6 +72,7 @@ BARS = (
     "memory_arena",
     "fit_choice",
     "fit_budget",
+    "fit_ranks",
     "arena_run",
     "memory_exact",
     "memory_speed",
@@ -86,6 +87,8 @@ BARS = (
     "serve_swap",
     "allocator_scale",
     "cluster_live",
+    "deploy_exact_rtl",
+    "deploy_build",
 )
 RESULTS = Path(__file__).parent / "results"
 _VERSIONS = ("torch", "numpy", "opencv-python-headless", "msgspec")

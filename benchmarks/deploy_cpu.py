@@ -16,7 +16,7 @@ from stoker.deploy.importing.quantising import quantise
 
 BAR = Bar(
     "deploy_cpu",
-    "a residual network, one thread: eager torch takes 5 times what the C++ engine takes for one image, 1.2 times for 32",
+    "a residual network, one thread: eager torch takes 5 times the C++ engine's time for one image, 1.2 times for 32",
     headline=("batch_1", "batch_32"),
 )
 _BOUNDS = {1: 5.0, 32: 1.2}

@@ -18,8 +18,7 @@ from benchmarks.support.harness import Bar, Options, Report, run
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.program import trace_whole
 from stoker.perf.features.step import trace
-from stoker.perf.memory.needs import CONTEXT_BYTES
-from stoker.perf.memory.reserve import replay
+from stoker.perf.memory.reserve import CONTEXT_BYTES, replay
 from stoker.perf.memory.timeline import MemoryPeak, by_category, step_peak
 from stoker.perf.study.workloads.modules.convolutional import ResNet
 from stoker.perf.study.workloads.modules.recurrent import GNMT

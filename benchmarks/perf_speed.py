@@ -13,8 +13,9 @@ from stoker.perf.features.records import StepFeatures
 from stoker.perf.fleet import examine, synthetic_fleet
 from stoker.perf.planning.batches import Batches
 from stoker.perf.planning.front import PlanLimits
+from stoker.perf.planning.memory import PlannedMemory
 from stoker.perf.planning.offers import read_prices
-from stoker.perf.planning.pricing import TrainingJob, fitted, predicted, refused
+from stoker.perf.planning.pricing import TrainingJob, predicted, refused
 from stoker.perf.planning.report import Question, answer
 from stoker.perf.planning.space import Space
 
@@ -64,7 +65,11 @@ def _plan(report: Report, options: Options) -> None:
     took_s: list[float] = []
     for _ in range(options.pick(options.rounds, min(2, options.rounds), 1)):
         batches = Batches(StepFeatures.from_json(found.to_json()))
-        job = TrainingJob(samples=2_000_000, batches=batches, predict=predicted(), fits=fitted(), refuses=refused())
+        memory = PlannedMemory()
+        job = TrainingJob(
+            samples=2_000_000, batches=batches, predict=predicted(), fits=memory.fits, recomputes=memory.recomputes,
+            refuses=refused(),
+        )  # fmt: skip
         space = Space(offers=prices.offers, batch=512, max_gpus=64, embeddings=True)
         begun_s = time.perf_counter()
         report_of = answer(

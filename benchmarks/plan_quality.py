@@ -27,8 +27,9 @@ from stoker.perf.calibration.fitting import Array
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.planning.batches import Batches
 from stoker.perf.planning.front import PlanLimits, front
+from stoker.perf.planning.memory import PlannedMemory
 from stoker.perf.planning.offers import Offer, read_prices
-from stoker.perf.planning.pricing import PricedPlan, TrainingJob, fitted, predicted, refused
+from stoker.perf.planning.pricing import PricedPlan, TrainingJob, predicted, refused
 from stoker.perf.planning.searching import priced, search
 from stoker.perf.planning.space import Candidate, Space, candidates
 from stoker.perf.study.tables.rows import Published
@@ -64,7 +65,11 @@ def _fronts(report: Report, options: Options) -> None:
     largest = 0
     for batches in programs.values():
         for space in spaces:
-            job = TrainingJob(samples=10**7, batches=batches, predict=predicted(), fits=fitted(), refuses=refused())
+            memory = PlannedMemory()
+            job = TrainingJob(
+                samples=10**7, batches=batches, predict=predicted(), fits=memory.fits, recomputes=memory.recomputes,
+                refuses=refused(),
+            )  # fmt: skip
             everything = list(candidates(space))
             if not 0 < len(everything) <= _MOST:
                 continue

@@ -17,6 +17,8 @@ FORKING = ("tests/faults/", "tests/feed/", "tests/run/test_library.py")
 memory of its parent: a process that has run the cache's tests before takes five times as long for these."""
 
 EXHAUSTIVE: dict[str, str] = {
+    "tests/deploy/hardware/test_fitting.py::test_a_dense": "stays: what is too large; no synthesis there",
+    "tests/deploy/hardware/test_many_nets.py": "stays: test_live, most units in one simulator",
     # What repeats a kind of test that stays in `make test`, by the id of a test from its beginning on; `*` is any text.
     "tests/serve/test_grpc.py::test_health": "stays: answers, and another's client",
     "tests/serve/test_grpc.py::test_refusals": "stays: answers; the same refusals over HTTP",
@@ -128,6 +130,13 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/run/exchanging/test_exchanging.py::test_a_rank_of_another_version": "stays: train/program/test_versions",
     "tests/run/fitting/test_fitting.py::test_a_program_that_fits": "stays: one that is made to fit",
     "tests/run/fitting/test_fitting.py::test_a_report_touches": "stays: as above; no plan, in perf",
+    "tests/run/fitting/test_frameworks.py::*[lightning": "stays: Accelerate",
+    "tests/run/fitting/test_frameworks.py::*[trainer": "stays: Accelerate",
+    "tests/run/fitting/test_fitting.py::test_a_report_promises": "stays: one that is made to fit; the choice, in perf",
+    "tests/run/fitting/test_ranked.py::test_a": "stays: ranks as a launcher starts them; the choice, in perf",
+    "tests/run/fitting/test_ranked.py::test_stoker_under": "stays: as above",
+    "tests/run/fitting/test_ranked.py::test_what_one_rank": "stays: refusals on all ranks, in train/sharding",
+    "tests/train/fitting/test_fitted_ranks.py": "stays: one model; shared states, in train/sharding",
     "tests/train/fitting/test_recomputing.py::test_it_loads_in_a_python": "stays: files that do not name stoker",
     "tests/run/exchanging/test_exchanging.py::test_a_programs_own_hook": "stays: on ranks, in tests/train/test_ranks",
     "tests/run/exchanging/test_exchanging.py::test_what_a_framework": "stays: ranks that a program starts",

@@ -87,7 +87,7 @@ def test_a_definition_that_fits_once_blocks_are_recomputed(folder: Path, capsys:
     assert sum(share.bytes for share in plain.categories) == plain.peak_bytes
     tensors = sum(share.bytes for share in plain.categories if share.name not in ("allocator", "context"))
     assert sum(share.bytes for share in plain.modules) == sum(share.bytes for share in plain.lines) == tensors
-    least = next(each for each in plain.remedies if each.name == "recompute 4 of 4 blocks")
+    least = next(each for each in plain.remedies if each.name.startswith("recompute"))
     size = (least.peak_bytes + plain.peak_bytes) // 2 // 1000
     assert main(["memory", "nets.py:step", "--memory", f"{size}kB", "--ranks", "2"]) == 1
     text = capsys.readouterr().out

@@ -105,6 +105,15 @@ def test_a_recorder_holds_its_batch_from_the_first_touch_on():
     assert waiting.dropped
 
 
+def test_a_recorder_holds_no_memory_that_a_step_has_written_to():
+    batch, memory = torch.rand(3), torch.zeros(1000)
+    recorder, alive = Recorder([batch], (), 0), weakref.ref(memory.untyped_storage())
+    run = lambda function, args, kwargs: function(*args, **kwargs)  # noqa: E731
+    recorder.call(torch.Tensor.add_, (), (memory, recorder.call(torch.sum, (), (batch,), {}, run)), {}, run)
+    del memory
+    assert alive() is None
+
+
 def test_what_a_loader_calls_is_no_part_of_a_step():
     conductor = Conductor()
     other, _ = follow(conductor, OWNERS["other"], calls=9)

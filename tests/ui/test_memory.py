@@ -47,7 +47,7 @@ def report(*, available: int | None = None, peak_frac: float | None = 0.5, momen
                 name="recompute", how=HOSTILE, saves_bytes=1, peak_bytes=8_999, step_frac=0.1, losses="equal", fits=fits
             )
         ],
-        largest_batch=7, largest_recomputed=9, drawn=["parameters", "activations"], peak_frac=peak_frac,
+        largest_batch=7, largest_fitted=9, drawn=["parameters", "activations"], peak_frac=peak_frac,
         moments=[
             MemoryMoment(place / max(1, moments - 1), [4_000, place], "forward" if place < 2 else "backward")
             for place in range(moments)

@@ -24,8 +24,8 @@ def span(likely: float) -> Span:
 def plan(gpu: str, gpus: int, hours: float, cost: float, tier: str = "calibrated") -> PlanRow:
     return PlanRow(
         offer=f"<{gpu}>", gpu=gpu, gpus=gpus, servers=-(-gpus // 8), family="FSDP", data="fsdp", tensor=1, pipeline=1,
-        replicas=gpus, micro_batch=4, accumulation=2, global_batch=8 * gpus, checkpointing=True, steps=1000,
-        step_s=span(hours * 3.6), hours=span(hours), cost=span(cost), tier=tier,
+        replicas=gpus, micro_batch=4, accumulation=2, global_batch=8 * gpus, recomputed=["blocks.0", "blocks.1"],
+        steps=1000, step_s=span(hours * 3.6), hours=span(hours), cost=span(cost), tier=tier,
         parts={"compute": 2.0, "communication": 1.0}, hidden_s=0.5, needed_bytes=60e9, memory_bytes=80e9, cores=12.0,
         offered_cores=96.0, reasons=["said & done"],
     )  # fmt: skip
@@ -77,7 +77,9 @@ class Balanced(HTMLParser):
 
 def test_the_text_says_what_to_take_what_else_and_why_not() -> None:
     text = render_plan(REPORT, Style(), "stoker plan train.py")
-    assert "Take 16x A100-80GB-SXM, FSDP + checkpointing: 6.5 h (4.3 h to 9.8 h) and $300 ($200 to $450)." in text
+    assert (
+        "Take 16x A100-80GB-SXM, FSDP + 2 modules recomputed: 6.5 h (4.3 h to 9.8 h) and $300 ($200 to $450)." in text
+    )
     assert "batch 4 x 2 x 16 = 128 samples" in text
     assert "compute 67 %, exchange 33 %; 60.0 GB of 80.0 GB" in text
     assert "12.0 of 96 cores a server prepare its input" in text
@@ -166,10 +168,10 @@ def test_colours_of_gpus_do_not_change_from_run_to_run() -> None:
 
 
 def test_strategies_are_said_as_people_say_them() -> None:
-    assert write_strategy(FRONT[0]) == "FSDP + checkpointing"
-    cut = replace(FRONT[0], data="zero1", tensor=4, pipeline=2, checkpointing=False)
+    assert write_strategy(FRONT[0]) == "FSDP + 2 modules recomputed"
+    cut = replace(FRONT[0], data="zero1", tensor=4, pipeline=2, recomputed=[])
     assert write_strategy(cut) == "ZeRO-1 + tensor 4 + 2 stages"
-    assert write_strategy(replace(FRONT[0], replicas=1, checkpointing=False)) == "1 GPU"
+    assert write_strategy(replace(FRONT[0], replicas=1, recomputed=[])) == "1 GPU"
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,15 @@ from pathlib import Path
 
 from stoker.cli.arguments import Parser, split_program
 from stoker.cli.output import print_json, write_text
-from stoker.cli.traced import ABOUT_PROGRAM, batches_of
+from stoker.cli.traced import ABOUT_PROGRAM, planned_of
 from stoker.core.errors import ConfigError
 from stoker.core.units import parse_seconds
 from stoker.perf.catalogue import Gpu, catalogue
 from stoker.perf.planning.batches import Batches
 from stoker.perf.planning.front import PlanLimits
+from stoker.perf.planning.memory import PlannedMemory
 from stoker.perf.planning.offers import PriceList, only, read_gpus, read_prices, without_prices
-from stoker.perf.planning.pricing import Predict, TrainingJob, anchored, fitted, predicted, refused
+from stoker.perf.planning.pricing import Predict, TrainingJob, anchored, predicted, refused
 from stoker.perf.planning.report import Question, answer
 from stoker.perf.planning.space import Space
 from stoker.perf.prediction.anchor import Anchor
@@ -46,9 +47,11 @@ def main(argv: list[str]) -> int:
     arguments = _parser().parse_args(ours)
     limits, prices = _limits(arguments), _prices(arguments)
     anchor = Anchor.from_run(arguments.anchor) if arguments.anchor else None
-    batches = batches_of(arguments.program, arguments.module, theirs, arguments.hint, "stoker plan")
+    batches, memory = planned_of(
+        arguments.program, arguments.module, theirs, arguments.hint, "stoker plan", arguments.precision
+    )  # fmt: skip
     try:
-        question = _question(arguments, batches, prices, limits, anchor)
+        question = _question(arguments, batches, memory, prices, limits, anchor)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     report = answer(question)
@@ -180,8 +183,9 @@ def _prices(arguments: argparse.Namespace) -> PriceList:
 
 
 def _question(
-    arguments: argparse.Namespace, batches: Batches, prices: PriceList, limits: PlanLimits, anchor: Anchor | None
-) -> Question:
+    arguments: argparse.Namespace, batches: Batches, memory: PlannedMemory, prices: PriceList, limits: PlanLimits,
+    anchor: Anchor | None,
+) -> Question:  # fmt: skip
     first = batches.first
     word: str = arguments.batch
     batch = batches.own if word in ("global", "per-gpu") else _batch(word)
@@ -190,7 +194,8 @@ def _question(
         name=first.name,
         job=TrainingJob(
             samples=arguments.samples, batches=batches, cpu_seconds_per_sample=_cpu_seconds(arguments, anchor),
-            predict=_predictor(arguments, batches, anchor), fits=fitted(arguments.precision), refuses=refused(),
+            predict=_predictor(arguments, batches, anchor), fits=memory.fits,
+            recomputes=memory.recomputes, refuses=refused(),
         ),
         space=Space(
             offers=prices.offers, batch=batch, grows=word == "per-gpu", max_gpus=arguments.max_gpus,

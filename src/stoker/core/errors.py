@@ -242,6 +242,18 @@ class PackageError(StokerError):
     code = "STOKER1703"
 
 
+class ToolError(StokerError, RuntimeError):
+    """A tool for hardware cannot be started, fails, takes too long, or its kept result was changed."""
+
+    code = "STOKER1711"
+
+
+class DeviceTooSmallError(StokerError):
+    """An FPGA has too little of what a design takes. Fields: device, resource, taken, available."""
+
+    code = "STOKER1712"
+
+
 class ServingError(StokerError):
     """A model cannot be served: it does not load, its engines do not start, or it is asked what it has not."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.records.quantisation import PairedAccuracy
+from stoker.records.deploy.quantisation import PairedAccuracy
 
 Array = NDArray[Any]
 _Z = 1.959963984540054

@@ -50,19 +50,23 @@ class Strategy:
         tensor: GPUs that share each product.
         pipeline: stages.
         accumulation: micro-batches of a step, on each replica.
-        checkpointing: whether activations are recomputed in the backward pass.
+        recomputed: modules whose forward pass is repeated in the backward pass, where nothing of it is kept.
     """
 
     data: DataParallel = "ddp"
     tensor: int = 1
     pipeline: int = 1
     accumulation: int = 1
-    checkpointing: bool = False
+    recomputed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("tensor", "pipeline", "accumulation"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}")
+
+    def repeats(self, module: str) -> bool:
+        """Whether the forward pass of a module is repeated, by itself or as a part of another."""
+        return any(module == path or module.startswith(f"{path}.") for path in self.recomputed)
 
     def replicas(self, gpus: int) -> int:
         """Copies of the model that ``gpus`` GPUs hold.

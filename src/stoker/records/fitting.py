@@ -10,13 +10,21 @@ from typing import Literal
 
 import msgspec
 
-MeasureKind = Literal["expandable", "one_by_one", "used_up", "recompute", "chunks", "zero1"]
+MeasureKind = Literal[
+    "expandable", "one_by_one", "used_up", "recompute", "offload", "states_away", "chunks", "zero1",
+    "fsdp2",
+]  # fmt: skip
 """What can be done. ``expandable``: growing segments of CUDA's allocator. ``one_by_one``: optimizers update one
 parameter after another. ``used_up``: a gradient is applied and freed as soon as the backward pass has made it.
-``recompute``: forward passes of units are repeated in the backward pass. ``chunks``: the model is called on parts of
-the samples, each repeated in its backward pass. ``zero1``: each rank keeps its share of optimizer states."""
+``recompute``: forward passes of units are repeated in the backward pass. ``offload``: what units save for their
+backward pass lies in host memory in between. ``states_away``: states of the optimizer lie in host memory between
+updates, which are made one parameter after another. ``chunks``: the model is called on parts of the samples, each
+repeated in its backward pass. ``zero1``: each rank keeps its share of optimizer states.
+``fsdp2``: of weights and gradients as well."""
 Keeps = Literal["nothing", "products"]
 """What a recomputed unit keeps besides its inputs: nothing, or results of matrix products and convolutions."""
+LEAST_AWAY_BYTES = 16 * 1024
+"""Smaller tensors stay on the device: their copies take as long as larger ones (assumed)."""
 EQUAL = "equal"
 """The promise of losses and weights that are equal bit for bit."""
 
@@ -28,14 +36,42 @@ class FitMeasure(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...] = ()
     """Modules it is applied to, as ``named_modules`` of the program's model names them; empty for all of it."""
     keeps: Keeps = "nothing"
+    kept: tuple[str, ...] = ()
+    """Those of the modules whose weights stay whole from the forward pass to the backward pass (``fsdp2``)."""
     number: int = 0
-    """Parts of a batch (``chunks``) or ranks (``zero1``); 0 for others."""
+    """Parts of a batch (``chunks``) or ranks (``zero1``, ``fsdp2``); 0 for others."""
     saves_bytes: int = 0
     """By how much the peak falls, after the measures before it."""
     added_s: float | None = 0.0
     """Predicted seconds that it adds to a step; None if nothing predicts them."""
     promise: str = EQUAL
     """``equal`` bit for bit, or how far losses may differ, as ``within 1e-6``."""
+
+
+AdviceKind = Literal["accumulate", "batch", "bf16", "zero_grad", "delete"]
+"""What would change the meaning of a step, or the program's text, and so is said and never done. ``accumulate``:
+gradients of smaller batches are added up. ``batch``: a smaller batch. ``bf16``: autocast around the model's call.
+``zero_grad``: gradients are dropped earlier. ``delete``: a variable is deleted after its last use."""
+
+
+class FitAdvice(msgspec.Struct, frozen=True, kw_only=True):
+    """A change to the program that makes it smaller, and what it then comes to under ``--fit auto``."""
+
+    kind: AdviceKind
+    line: str
+    """Line of the program to change, as ``train.py:31``; empty if none is known."""
+    name: str = ""
+    """The variable to delete, or the line after which gradients can be dropped."""
+    number: int = 0
+    """Batches whose gradients are added up."""
+    samples: int = 0
+    """In each batch then."""
+    peak_bytes: int
+    """Predicted of the changed program, with measures where it needs them."""
+    step_s: float | None
+    """Predicted seconds of its step; None if nothing predicts them. Of a smaller batch, a step of fewer samples."""
+    measures: int = 0
+    """How many measures are needed besides."""
 
 
 class TracedModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,10 +87,19 @@ class TracedModel(msgspec.Struct, frozen=True, kw_only=True):
     """Who reads gradients between the backward pass and the optimizer's step, or later; empty if nobody does."""
     not_cut: str = ""
     """Why the model cannot be called on parts of the samples; empty if it can."""
+    class_stays: tuple[str, ...] = ()
+    """Modules of which not even the class can be changed: nothing is done to them."""
+    units: tuple[str, ...] = ()
+    """Modules whose weights ranks can gather and free together, where they keep shares of them."""
+    not_sharded: str = ""
+    """Why ranks cannot keep shares of the weights; empty if they can, as far as a trace tells."""
     compiled: bool = False
     """Whether ``torch.compile`` decides what is kept."""
     optimizers: tuple[str, ...] = ()
     """Classes of those that stepped."""
+    lines: dict[str, str] = {}
+    """Lines of the program that call the ``model``, ``zero_grad`` and the optimizer's ``step``, and that make the
+    ``loader`` of its batches; those that were seen."""
 
 
 class RejectedFit(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +140,8 @@ class FitPlan(msgspec.Struct, frozen=True, kw_only=True):
     lacks_bytes: int = 0
     """What the nearest miss is above the budget; 0 for a plan that fits. Nothing is applied of one that does not."""
     rejected: tuple[RejectedFit, ...] = ()
+    advice: tuple[FitAdvice, ...] = ()
+    """What else would make it smaller, those that fit first."""
     notes: tuple[str, ...] = ()
     """What was assumed, as sentences without their full stops."""
 
@@ -116,9 +163,10 @@ class FitPlan(msgspec.Struct, frozen=True, kw_only=True):
 class RankedFits(msgspec.Struct, frozen=True, kw_only=True):
     """What the ranks of a program choose from once they know their links: a plan for each way to share."""
 
-    ways: tuple[str, ...]
     plans: tuple[FitPlan, ...]
-    """The plan of each way; seconds without its exchange."""
+    """The plan of each way, which its measures tell; seconds without its exchange."""
+    units: tuple[str, ...]
+    """Paths of the blocks."""
     weights: tuple[int, ...]
     """Bytes of trained weights outside of blocks, then of each block."""
     forward_s: tuple[float, ...]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from stoker.records.fitting import FitPlan
+
 
 class MemoryShare(msgspec.Struct, frozen=True):
     """A part of the peak."""
@@ -27,6 +29,20 @@ class HeldTooLong(msgspec.Struct, frozen=True, kw_only=True):
     """Line after which it can be deleted."""
     saves_bytes: int
     """By how much the peak falls then."""
+
+
+class GrowingMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """A container of the program that holds more after each step."""
+
+    variable: str
+    bytes: int
+    """That each step adds, with what its tensors keep alive."""
+    line: str
+    """That adds to it; empty if it is not known."""
+    keeps_graph: bool
+    """Whether its tensors keep the graph that made them."""
+    steps: int | None = None
+    """After so many more the device is full; None without a device, or where it does not even fit now."""
 
 
 class MemoryRemedy(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,11 +126,15 @@ class MemoryReport(msgspec.Struct, frozen=True, kw_only=True):
     before_bytes: int
     """The allocator's peak before the traced step: in the program's start and its first step."""
     held: list[HeldTooLong]
+    grows: list[GrowingMemory] = []
+    """What each step adds to, the most first; the peak is that of the second step."""
     remedies: list[MemoryRemedy]
+    plan: FitPlan | None = None
+    """What ``--fit auto`` does, and the peak that it promises; None without a device, and for several ranks."""
     largest_batch: int | None
     """Samples that fit; None if no device was named or no second size could be traced."""
-    largest_recomputed: int | None
-    """The same with expandable segments and every block recomputed."""
+    largest_fitted: int | None
+    """The same with all that ``--fit auto`` may do."""
     largest_traced: bool = False
     """Whether steps of these sizes were traced; otherwise they follow from two others."""
     passes: list[MemoryPass] = []

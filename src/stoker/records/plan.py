@@ -36,7 +36,8 @@ class PlanRow(msgspec.Struct, frozen=True, kw_only=True):
     """Samples that a replica computes at once."""
     accumulation: int
     global_batch: int
-    checkpointing: bool
+    recomputed: list[str]
+    """Modules whose forward pass is repeated in the backward pass."""
     steps: int
     step_s: Span
     hours: Span

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from stoker.core import host
-from stoker.core.programs.sources import own_program
+from stoker.core.code.sources import own_program
 from stoker.records import events
 from stoker.records.runlog import Run, RunLog
 from stoker.run.event_buffer import EventBuffer

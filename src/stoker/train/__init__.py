@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from stoker.train.sharding.states import shard_states
     from stoker.train.sharding.weights import shard_weights
     from stoker.train.splitting.calling import split
+    from stoker.train.staging.calling import shard_layers
 
 __all__ = [
     "AveragingRules",
@@ -21,6 +22,7 @@ __all__ = [
     "broadcast",
     "exchange",
     "fit",
+    "shard_layers",
     "shard_states",
     "shard_weights",
     "split",
@@ -34,6 +36,7 @@ _HOMES = {
     "ModelFit": "stoker.train.fitting.calling",
     "exchange": "stoker.train.exchanging.calling",
     "fit": "stoker.train.fitting.calling",
+    "shard_layers": "stoker.train.staging.calling",
     "shard_states": "stoker.train.sharding.states",
     "shard_weights": "stoker.train.sharding.weights",
     "split": "stoker.train.splitting.calling",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch._subclasses import fake_tensor as _fake
 from torch.nn import utils
 from torch.nn.parallel import DistributedDataParallel
@@ -41,6 +41,11 @@ SYMBOLS = (
         "torch.nn.parallel.DistributedDataParallel._register_builtin_comm_hook",
         "a program's hook of torch's own C++: replaced", "before 2.6",
     ),
+    ("torch._C.DisableTorchFunction", "what hooks do is no call of the program", "before 2.6"),
+    (
+        "torch.utils._python_dispatch._disable_current_modes", "copies to host memory are out of a count's sight",
+        "before 2.6",
+    ),
     ("torch.utils._python_dispatch._get_current_dispatch_mode", "which mode a program entered last", "before 2.6"),
     ("torch.utils._python_dispatch.TorchDispatchMode", "counts bytes of a program", "before 2.6"),
     ("torch.utils._pytree.tree_flatten", "takes nested values apart", "before 2.6"),
@@ -63,6 +68,12 @@ SYMBOLS = (
         "before 2.6",
     ),
     (
+        "torch.amp.GradScaler._unscale_grads_", "a step that is left out is left out by all stages", "before 2.6",
+    ),
+    (
+        "torch._ops.OpOverload._schema", "what an operation of a captured graph changes", "before 2.6",
+    ),
+    (
         "torch.nn.utils.clip_grad._get_total_norm", "the norm that clipping goes by: of whole gradients", "before 2.6",
     ),
 )  # fmt: skip
@@ -73,6 +84,10 @@ FakeTensor = _fake.FakeTensor
 Dropout = nn.modules.dropout._DropoutNd
 top_mode: Callable[[], Any] = _dispatch._get_current_dispatch_mode
 """The mode that sees operations first; None without one."""
+without_functions: Callable[[], Any] = torch._C.DisableTorchFunction
+"""A context in which no mode or subclass sees functions, and operations are seen as always."""
+without_modes: Callable[[], Any] = _dispatch._disable_current_modes
+"""A context in which no mode sees operations."""
 AveragingNorm = nn.modules.batchnorm._NormBase
 identity_of: Callable[[torch.UntypedStorage], int] = operator.attrgetter("_cdata")
 """A number that identifies a storage as long as it lives."""
@@ -214,8 +229,32 @@ def indices_of(tensor: Tensor) -> Tensor:
     return tensor._indices()
 
 
+def inner_tensors(tensor: Tensor) -> list[Tensor]:
+    """The tensors with memory that a wrapper has, as one in shares does; none for others."""
+    if type(tensor) in (Tensor, nn.Parameter):
+        return []
+    flatten: Any = getattr(tensor, "__tensor_flatten__", None)  # of wrappers, which torch takes apart by it
+    parts = [] if flatten is None else [getattr(tensor, name) for name in flatten()[0]]
+    return [each for each in parts if isinstance(each, Tensor)]
+
+
 def without_views(outputs: Any) -> Any:
     """Nested values in which copies take the place of tensors that are views."""
     leaves, spec = tree_flatten(outputs)
     copied = [each.clone() if isinstance(each, Tensor) and cast("Any", each)._is_view() else each for each in leaves]
     return tree_unflatten(copied, spec)
+
+
+def arguments_of(node: fx.Node) -> list[tuple[Any, Any]]:
+    """The arguments of an operation as its schema names them, and what each is in a graph; empty without a schema."""
+    schema = getattr(node.target, "_schema", None)
+    if node.op != "call_function" or schema is None:
+        return []
+    return [
+        (argument, node.args[place] if place < len(node.args) else node.kwargs.get(argument.name))
+        for place, argument in enumerate(schema.arguments)
+    ]
+
+
+UNSCALE = "_unscale_grads_"
+"""Name of the method of a GradScaler that looks for gradients that are not finite."""

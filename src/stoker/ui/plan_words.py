@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stoker.core.units import format_cost, format_hours
+from stoker.core.units import format_cost, format_count, format_hours
 from stoker.records.plan import Pick, PlanReport, PlanRow, Span
 from stoker.ui.figures import write_count
 
@@ -80,8 +80,8 @@ def write_strategy(plan: PlanRow) -> str:
         words.append(f"tensor {plan.tensor}")
     if plan.pipeline > 1:
         words.append(f"{plan.pipeline} stages")
-    if plan.checkpointing:
-        words.append("checkpointing")
+    if plan.recomputed:
+        words.append(f"{format_count(len(plan.recomputed), 'module')} recomputed")
     return " + ".join(words) or "1 GPU"
 
 

@@ -108,6 +108,8 @@ td.t { white-space: nowrap; color: var(--soft); }
 .tier.stock, .tier.process { color: var(--s0); border-color: currentColor; }
 .cuts .card + .card { margin-top: 14px; }
 .exchange > .card { margin-top: 14px; overflow-x: auto; } .exchange > .verdict { display: block; }
+.fit > .card { margin-top: 14px; overflow-x: auto; } .fit h3 { margin-bottom: 8px; }
+.fit > .verdict { display: block; } .fit .bar .saved { background: var(--rule); } .fit .bar .none { background: none; }
 .exchange h3 { margin-bottom: 8px; } .exchange .bars { margin: 6px 0 12px; }
 .exchange table { font-size: 14px; } .exchange td { padding-top: 6px; padding-bottom: 6px; }
 .layers td.bytes { width: 26%; vertical-align: middle; } .layers .bar { height: 12px; border-radius: 3px; }

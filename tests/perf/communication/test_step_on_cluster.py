@@ -7,13 +7,16 @@ from msgspec.structs import replace as changed
 
 from stoker.perf.catalogue import gpu
 from stoker.perf.communication import PassTimes, fabric_of, refusal, spread
+from stoker.perf.communication.blocks import paths_of
 from stoker.perf.communication.pipeline_stages import narrowed
 from stoker.perf.communication.step_on_cluster import is_measured
 from stoker.perf.communication.stragglers import slowest
+from stoker.perf.communication.times import layers_of
 from stoker.perf.strategy import DataParallel, Machines, Strategy
 from tests.perf.communication.models import convnet, decoder
 
 DECODER = decoder()
+BLOCKS = paths_of(layers_of(DECODER))
 TIMES = PassTimes.measured(DECODER, 0.1)
 CARDS = ("A100-80GB-SXM", "V100-16GB-SXM", "H100-SXM", "RTX-4090")
 DATA: tuple[DataParallel, ...] = ("ddp", "fsdp", "zero1", "zero2", "ps", "pearl")
@@ -28,7 +31,7 @@ def settings_of(draw: st.DrawFn) -> tuple[Machines, Strategy]:
     strategy = Strategy(
         data=draw(st.sampled_from(DATA)), tensor=draw(st.sampled_from([1, 2, 4])),
         pipeline=draw(st.sampled_from([1, 2])), accumulation=draw(st.integers(1, 4)),
-        checkpointing=draw(st.booleans()),
+        recomputed=draw(st.sampled_from([(), BLOCKS, BLOCKS[:1]])),
     )  # fmt: skip
     gpus = strategy.tensor * strategy.pipeline * draw(st.sampled_from([1, 2, 8]))
     return machines(gpus, draw(st.sampled_from(CARDS)), draw(st.floats(1e8, 1e11))), strategy
@@ -115,12 +118,12 @@ def test_tensor_parallelism_divides_products_and_adds_all_reduces() -> None:
     assert alone.compute_s / 2 < two.compute_s < alone.compute_s
     assert two.exposed_s > 0
     assert two.hidden_s == 0
-    again = spread(TIMES, DECODER, machines(2), Strategy(tensor=2, checkpointing=True))
+    again = spread(TIMES, DECODER, machines(2), Strategy(tensor=2, recomputed=BLOCKS))
     assert again.exposed_s == pytest.approx(1.5 * two.exposed_s)  # the forward pass has its all-reduces again
 
 
 def test_recomputation_adds_the_forward_pass_of_blocks() -> None:
-    found = spread(TIMES, DECODER, machines(1), Strategy(checkpointing=True))
+    found = spread(TIMES, DECODER, machines(1), Strategy(recomputed=BLOCKS))
     blocks = TIMES.forward_s[1:-1]  # between the table and the head
     assert found.compute_s == pytest.approx(TIMES.compute_s + sum(blocks))
 

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec.structs
 import pytest
 
 from stoker.perf.communication.links import stated
 from stoker.perf.features.lifetimes import BufferLife, CallInTime, MemoryTimeline
-from stoker.perf.memory.choice.fitting import taken_of
-from stoker.perf.memory.ranks import chosen, exchange_s, facts_of, gather_bytes, of_rank, ranked
-from stoker.records.fitting import FitMeasure, FitPlan
+from stoker.perf.memory.choice.fitting import FitQuestion, taken_of
+from stoker.perf.memory.ranks import (
+    DDP,
+    ZERO1,
+    RankWay,
+    chosen,
+    exchange_s,
+    facts_of,
+    gather_bytes,
+    in_order,
+    of_rank,
+    ranked,
+    ways_of,
+    worth_certifying,
+)
+from stoker.records.fitting import FitMeasure, FitPlan, TracedModel
 
 MB = 1 << 20
 
@@ -46,9 +61,9 @@ def test_ddp_holds_copies_of_gradients_and_zero1_a_share_of_states_and_of_their_
     plain, facts = timeline(), facts_of(timeline())
     assert facts.weights == (0, 4 * MB, 2 * MB)
     assert peak(plain) == (6 + 12 + 6 + 6) * MB
-    assert peak(of_rank(plain, facts, 2, "ddp")) == peak(plain) + 6 * MB
+    assert peak(of_rank(plain, facts, 2, DDP)) == peak(plain) + 6 * MB
     # States and temporaries in halves; the peak is the backward pass then, with its activations.
-    assert peak(of_rank(plain, facts, 2, "zero1")) == (6 + 6 + 6 + 6 + 5) * MB
+    assert peak(of_rank(plain, facts, 2, ZERO1)) == (6 + 6 + 6 + 6 + 5) * MB
     assert gather_bytes(8 * MB, 2) == MB // 2 * 3
     assert gather_bytes(1000, 2) == 500 * 3
     assert gather_bytes(600 * MB, 4) == 2 * MB * 5
@@ -56,7 +71,7 @@ def test_ddp_holds_copies_of_gradients_and_zero1_a_share_of_states_and_of_their_
 
 def test_the_exchange_of_zero1_is_that_of_ddp_and_a_gathering() -> None:
     facts, link = facts_of(timeline()), stated(1e9, 1e-5)
-    more_s = exchange_s(facts, 2, "zero1", link) - exchange_s(facts, 2, "ddp", link)
+    more_s = exchange_s(facts, 2, ZERO1, link) - exchange_s(facts, 2, DDP, link)
     assert more_s == pytest.approx(6 * MB / 2 / link.bandwidth, rel=0.05)
 
 
@@ -70,8 +85,8 @@ def plan(peak_bytes: int, added_s: float, kind: str = "recompute") -> FitPlan:
 
 def test_the_link_decides_between_computing_again_and_sharing() -> None:
     facts = facts_of(timeline())
-    plans = {"ddp": plan(29 * MB, 0.02), "zero1": plan(29 * MB, 0.0, "zero1")}
-    fits = ranked(plans, facts)  # type: ignore[arg-type]
+    plans = {DDP: plan(29 * MB, 0.02), ZERO1: plan(29 * MB, 0.0, "zero1")}
+    fits = ranked(plans, facts)
     fast, slow = chosen(fits, stated(1e10, 1e-5)), chosen(fits, stated(1e7, 1e-5))
     assert [each.kind for each in fast.measures] == ["zero1"]
     assert [each.kind for each in slow.measures] == ["recompute"]
@@ -82,10 +97,54 @@ def test_the_link_decides_between_computing_again_and_sharing() -> None:
 
 def test_what_does_not_fit_is_not_chosen_and_the_nearest_miss_is_where_nothing_fits() -> None:
     facts, link = facts_of(timeline()), stated(1e10, 1e-5)
-    plans = {"ddp": plan(31 * MB, 0.0), "zero1": plan(29 * MB, 5.0, "zero1")}
-    found = chosen(ranked(plans, facts), link)  # type: ignore[arg-type]
+    plans = {DDP: plan(31 * MB, 0.0), ZERO1: plan(29 * MB, 5.0, "zero1")}
+    found = chosen(ranked(plans, facts), link)
     assert found.fits
     assert found.rejected[0].reason == "it does not fit"
-    worse = {**plans, "zero1": msgspec.structs.replace(plans["zero1"], peak_bytes=33 * MB, lacks_bytes=3 * MB)}
-    nearest = chosen(ranked(worse, facts), link)  # type: ignore[arg-type]
+    worse = {**plans, ZERO1: msgspec.structs.replace(plans[ZERO1], peak_bytes=33 * MB, lacks_bytes=3 * MB)}
+    nearest = chosen(ranked(worse, facts), link)
     assert (nearest.fits, nearest.peak_bytes) == (False, 31 * MB)
+
+
+def some(name: str, model: TracedModel) -> FitQuestion:
+    features: Any = None  # of what is not asked here
+    return FitQuestion(
+        name=name, features=features, timeline=timeline(), model=model, budget=18 * MB, device="d", emulated=True,
+        barred={"recompute": "a test"},
+    )  # fmt: skip
+
+
+def test_weights_are_shared_where_the_program_allows_it() -> None:
+    units = ("blocks.0", "blocks.1")
+    facts = facts_of(timeline(), units)
+    ways = ways_of(some("p", TracedModel(units=units)), facts)
+    assert ways == (
+        DDP, ZERO1, RankWay("fsdp2", units), RankWay("fsdp2", ("blocks.1",)), RankWay("fsdp2"),
+    )  # fmt: skip
+    assert ways_of(some("p", TracedModel(units=units, not_sharded="it is sparse")), facts) == (DDP, ZERO1)
+
+
+def test_kept_units_spare_a_gather_and_gloo_waits_for_all() -> None:
+    facts, link = facts_of(timeline(), ("blocks.0", "blocks.1")), stated(1e9, 1e-5)
+    freed, kept = (exchange_s(facts, 2, RankWay("fsdp2", units), link) for units in ((), ("blocks.0",)))
+    assert freed - kept == pytest.approx(4 * MB / 2 / link.bandwidth, rel=0.05)
+    # Weights twice, and gradients whole.
+    assert freed == pytest.approx((2 * 6 * MB / 2 + 6 * MB) / link.bandwidth, rel=0.05)
+    assert exchange_s(facts, 2, RankWay("fsdp2"), link, "nccl") < freed
+
+
+def test_of_ways_that_gather_more_only_those_are_certified_that_compute_less_again() -> None:
+    every, one, none = RankWay("fsdp2", ("a", "b")), RankWay("fsdp2", ("b",)), RankWay("fsdp2")
+    plans = {DDP: plan(31 * MB, 0.0), every: plan(29 * MB, 0.5), one: plan(28 * MB, 0.5), none: plan(27 * MB, 0.1)}
+    assert worth_certifying(plans) == [every, none]
+    assert worth_certifying({DDP: plan(33 * MB, 0.0), every: plan(31 * MB, 0.0)}) == [every]
+
+
+def test_plans_that_fit_stand_by_what_they_take_and_the_next_one_is_there_if_the_first_is_refused() -> None:
+    facts, link = facts_of(timeline(), ("blocks.0", "blocks.1")), stated(1e10, 1e-5)
+    measure = FitMeasure(kind="fsdp2", number=2, paths=facts.units, promise="within 1e-6")
+    shared = msgspec.structs.replace(plan(20 * MB, 0.0), measures=(measure,))
+    fits = ranked({DDP: plan(31 * MB, 0.0), ZERO1: plan(29 * MB, 0.2, "zero1"), RankWay("fsdp2"): shared}, facts)
+    assert [[each.kind for each in found.measures] for found in in_order(fits, link)] == [["fsdp2"], ["zero1"]]
+    nothing = ranked({DDP: plan(31 * MB, 0.0)}, facts)
+    assert [found.fits for found in in_order(nothing, link)] == [False]

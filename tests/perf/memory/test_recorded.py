@@ -39,12 +39,16 @@ def test_a_replay_reserves_what_the_gpu_did(kind: str, setting: str) -> None:
     assert found.reserved / 1e6 == pytest.approx(MOST[kind, setting], abs=0.1)
 
 
-def test_a_program_traced_without_a_gpu_takes_what_one_recorded() -> None:
+@pytest.mark.parametrize(
+    ("kind", "bounds"), [("perceptron", (0.025, 0.002)), ("recurrent", (0.01, 0.03))], ids=["perceptron", "recurrent"]
+)
+def test_a_program_traced_without_a_gpu_takes_what_one_recorded(kind: str, bounds: tuple[float, float]) -> None:
+    """Recurrent: cuDNN's one piece for weights and one for their gradients, and copies with time first."""
     program = Path(__file__).parents[3] / "benchmarks" / "programs" / "device_steps.py"
-    timeline = on_gpu(trace_program([str(program), "perceptron"])[1], gpu("H100-SXM"))
-    for setting, bound in (("default", 0.025), ("expandable", 0.002)):
+    timeline = on_gpu(trace_program([str(program), kind])[1], gpu("H100-SXM"))
+    for setting, bound in zip(("default", "expandable"), bounds, strict=True):
         found = replay(timeline, expandable=setting == "expandable", workspace_bytes=timeline.workspace_bytes)
-        recording = recorded("perceptron", setting)
+        recording = recorded(kind, setting)
         # What is missing is cuBLASLt's own MiB.
         assert found.requested == pytest.approx(int(recording.requested.max()), rel=0.001)
         assert found.reserved == pytest.approx(int(recording.reserved.max()), rel=bound)

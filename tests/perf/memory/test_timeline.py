@@ -11,7 +11,7 @@ from torch import nn
 from stoker.perf.communication.times import PassTimes
 from stoker.perf.features.lifetimes import CATEGORIES, BufferLife, MemoryTimeline
 from stoker.perf.features.step import trace
-from stoker.perf.features.tracing.holders import places_in
+from stoker.perf.features.tracing.sources import places_in
 from stoker.perf.memory.reserve import replay
 from stoker.perf.memory.timeline import (
     by_category,

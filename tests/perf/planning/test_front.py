@@ -106,7 +106,7 @@ def test_ties_are_won_by_the_surer_plan_then_by_the_simpler_one() -> None:
     sure = plan(101, 101, "calibrated", gpus=8, strategy=Strategy(data="fsdp"))
     assert settled([exotic], [exotic, plain]) == [plain]
     assert settled([exotic], [exotic, plain, sure]) == [sure]
-    fsdp = plan(101, 101, gpus=8, strategy=Strategy(data="fsdp", checkpointing=True))
+    fsdp = plan(101, 101, gpus=8, strategy=Strategy(data="fsdp", recomputed=("blocks.0",)))
     assert settled([exotic], [exotic, fsdp]) == [fsdp], "whose kind was measured, if not on this GPU"
     assert settled([exotic], [exotic, plan(98 * TIE * 1.01, 97, "calibrated")]) == [exotic]
 

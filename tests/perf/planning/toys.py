@@ -50,7 +50,7 @@ def seconds(found: StepFeatures, candidate: Candidate) -> Prediction:
     """1 ms a sample and 10 ms a micro-batch on a T4, exchange that grows with the GPUs and differs by strategy."""
     strategy = candidate.strategy
     pace = gpu("T4").rates["fp32"] / candidate.offer.gpu.rates["fp32"]
-    computing = (1e-3 * candidate.micro_batch + 10e-3) * pace * (1.3 if strategy.checkpointing else 1.0)
+    computing = (1e-3 * candidate.micro_batch + 10e-3) * pace * (1.3 if strategy.recomputed else 1.0)
     passes = strategy.accumulation + strategy.pipeline - 1
     slower = {"ddp": 1.0, "zero1": 0.9, "zero2": 1.1, "fsdp": 1.2, "ps": 5.0, "pearl": 3.0}[strategy.data]
     parts = {
@@ -63,10 +63,10 @@ def seconds(found: StepFeatures, candidate: Candidate) -> Prediction:
 
 
 def roomy(found: StepFeatures, candidate: Candidate) -> Fit:
-    """1 GB of weights, shared by whoever shares them, and 0.5 GB a sample, a fifth of it with checkpointing."""
+    """1 GB of weights, shared by whoever shares them, and 0.5 GB a sample, a fifth of it recomputed."""
     strategy = candidate.strategy
     shared = strategy.tensor * strategy.pipeline * (candidate.replicas if strategy.data == "fsdp" else 1)
-    kept = 0.5e9 * candidate.micro_batch * (0.2 if strategy.checkpointing else 1.0)
+    kept = 0.5e9 * candidate.micro_batch * (0.2 if strategy.recomputed else 1.0)
     needed = 1e9 / shared + kept / (strategy.tensor * strategy.pipeline)
     return Fit(needed=needed, available=candidate.offer.gpu.memory_bytes, parts={"all": needed})
 
@@ -75,5 +75,6 @@ def job(samples: int = 1_000_000, cpu_seconds_per_sample: float | None = None) -
     """With the predictors above."""
     return TrainingJob(
         samples=samples, batches=Batches(features()), cpu_seconds_per_sample=cpu_seconds_per_sample,
-        predict=seconds, fits=roomy, refuses=lambda found, candidate: "",
+        predict=seconds, fits=roomy, recomputes=lambda found, candidate: ("blocks",),
+        refuses=lambda found, candidate: "",
     )  # fmt: skip

@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.perf.catalogue import catalogue, gpu
+from stoker.perf.communication.blocks import paths_of
+from stoker.perf.communication.times import layers_of
 from stoker.perf.features.records import StepFeatures, Unknown
 from stoker.perf.prediction import setting
 from stoker.perf.prediction.anchor import Anchor
@@ -27,6 +29,7 @@ from tests.perf.prediction.features import operation, product, step, training
 
 A100 = gpu("A100-80GB-SXM")
 STEP = training()
+BLOCKS = paths_of(layers_of(STEP))
 
 
 def test_one_gpu_takes_what_the_calibration_says_and_exchanges_nothing() -> None:
@@ -82,11 +85,12 @@ def test_a_predictor_knows_programs_apart() -> None:
     name=st.sampled_from(sorted(catalogue())),
     gpus=st.sampled_from([1, 2, 8, 16]),
     accumulation=st.integers(1, 4),
-    checkpointing=st.booleans(),
+    recomputed=st.booleans(),
     data=st.sampled_from(["ddp", "fsdp", "zero1"]),
 )
-def test_parts_sum_to_the_step(name: str, gpus: int, accumulation: int, checkpointing: bool, data: str) -> None:
-    strategy = Strategy(data=data, accumulation=accumulation, checkpointing=checkpointing)  # type: ignore[arg-type]
+def test_parts_sum_to_the_step(name: str, gpus: int, accumulation: int, recomputed: bool, data: str) -> None:
+    paths = BLOCKS if recomputed else ()
+    strategy = Strategy(data=data, accumulation=accumulation, recomputed=paths)  # type: ignore[arg-type]
     found = predict(STEP, Machines(gpu=gpu(name), gpus=gpus), strategy)
     assert sum(found.parts.values()) == pytest.approx(found.seconds)
     assert min(found.parts.values()) >= 0
@@ -122,7 +126,7 @@ def test_sharding_the_optimizer_saves_no_launches() -> None:
 
 
 def test_recomputing_activations_takes_another_forward_pass() -> None:
-    plain, again = (predict(STEP, Machines(gpu=A100), Strategy(checkpointing=value)) for value in (False, True))
+    plain, again = (predict(STEP, Machines(gpu=A100), Strategy(recomputed=paths)) for paths in ((), BLOCKS))
     assert 1.1 < again.seconds / plain.seconds < 1.5
 
 

@@ -9,30 +9,33 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 from stoker.cli.explain import main as explain
+from stoker.cli.main import main
 from stoker.cli.report import main as report
 from stoker.core.errors import ConfigError
 from stoker.records.fitting import FitRun
 from stoker.records.fitting_file import read_fits
+from stoker.records.memory import MemoryReport
 from stoker.run.fitting.devices import device_of
 from stoker.run.fitting.rank_planning import PlannedRanks, place_of
 from tests.warm import programs
 
-PROGRAM = str(Path(__file__).parent / "programs" / "fitted.py")
+PROGRAMS = Path(__file__).parent / "programs"
 
 
-def started(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """The program's end, under `stoker run` with some options or, without one, under plain python."""
+def started(folder: Path, *options: str, program: str = "fitted.py") -> subprocess.CompletedProcess[str]:
+    """A program's end, under `stoker run` with some options or, without one, under plain python."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("STOKER_")}
     environ |= {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder / "cache")}
     name = "fitted" if options else "plain"
     before = ("-m", "stoker", "run", "--run-dir", str(folder / "run"), *options) if options else ()
     return programs.run(
-        [sys.executable, *before, PROGRAM, str(folder / name)], env=environ, cwd=folder, capture_output=True,
-        text=True, timeout=110,
+        [sys.executable, *before, str(PROGRAMS / program), str(folder / name)], env=environ, cwd=folder,
+        capture_output=True, text=True, timeout=110,
     )  # fmt: skip
 
 
@@ -99,6 +102,58 @@ def test_a_program_fits_with_equal_losses_and_files(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.integration
+@pytest.mark.slow("a program is traced twice and run twice")
+def test_what_fits_no_other_way_lies_in_host_memory(tmp_path: Path) -> None:
+    assert started(tmp_path).returncode == 0
+    done = started(tmp_path, "--fit", "auto", "--device-memory", "5.5MB")
+    assert done.returncode == 0, done.stderr
+    plain, fitted = found(tmp_path)
+    assert fitted == plain, "also the counter of a block that is not recomputed, which is away"
+    ours, theirs = (torch.load(tmp_path / f"{name}.pt") for name in ("fitted", "plain"))
+    assert same(ours, theirs)
+    run = run_of(tmp_path)
+    assert {"offload", "states_away"} <= set(run.applied)
+    assert run.left == ()
+    assert any("1" in measure.paths for measure in run.plan.of("offload"))
+    assert run.counted_bytes <= 5_500_000
+    assert run.counted_bytes == pytest.approx(run.plan.peak_bytes, rel=0.01)
+    assert any("priced at" in note and "emulated" in note for note in run.plan.notes)
+    assert "in host memory" in said(done)[0]
+
+
+@pytest.mark.integration
+@pytest.mark.slow("a program is traced for a report, for its largest batch, and for its run")
+def test_a_report_promises_what_the_run_then_does_and_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    words = [
+        "memory",
+        "--cpu",
+        "--memory",
+        "8MB",
+        "--json",
+        str(PROGRAMS / "fitted.py"),
+        "--",
+        str(tmp_path / "fitted"),
+    ]
+    assert main(words) == 1
+    promised = msgspec.json.decode(capsys.readouterr().out, type=MemoryReport)
+    assert promised.plan is not None
+    assert promised.plan.certified
+    done = started(tmp_path, "--fit", "auto", "--device-memory", "8MB")
+    assert done.returncode == 0, done.stderr
+    run = run_of(tmp_path)
+    assert run.plan == promised.plan, "one model of choice: the same measures, the same peak, the same seconds"
+    assert run.plan.plain_bytes == promised.peak_bytes
+    assert run.counted_bytes == pytest.approx(promised.plan.peak_bytes, rel=0.005)
+    assert promised.largest_batch is not None
+    assert promised.largest_fitted is not None
+    assert promised.largest_batch < 512 <= promised.largest_fitted
+
+
+@pytest.mark.integration
 @pytest.mark.slow("a program is traced and run, three times")
 def test_a_program_that_fits_is_left_alone_and_one_that_cannot_does_not_start(tmp_path: Path) -> None:
     assert started(tmp_path).returncode == 0
@@ -116,6 +171,7 @@ def test_a_program_that_fits_is_left_alone_and_one_that_cannot_does_not_start(tm
     assert "`--device-memory` must have room for a step of the program" in done.stderr
     assert "the nearest miss has" in done.stderr
     assert "and lacks" in done.stderr
+    assert "advised, not done: " in done.stderr
 
 
 @pytest.mark.integration
@@ -125,8 +181,11 @@ def test_a_report_touches_nothing(tmp_path: Path) -> None:
     done = started(tmp_path, "--fit", "report", "--device-memory", "1.1MB")
     assert done.returncode == 0, done.stderr
     assert found(tmp_path)[0] == found(tmp_path)[1]
-    (line,) = said(done)
+    line, *advised = said(done)
     assert "the nearest miss" in line
+    assert any("bf16 around the model's call of fitted.py:40" in each for each in advised)
+    assert any("for each step of fitted.py:43" in each for each in advised)
+    assert all("advised, not done" in each for each in advised)
     run = run_of(tmp_path)
     assert (run.mode, run.applied, run.counted) == ("report", (), ())
 

@@ -53,6 +53,23 @@ def test_errors_of_allocators_and_of_others() -> None:
     assert [said_by(error) for error in others] == [None] * len(others)
 
 
+def test_a_list_of_losses_is_named_with_the_graphs_that_it_keeps() -> None:
+    weight = nn.Parameter(torch.zeros(8, 8))
+    kept: list[torch.Tensor] = []
+    try:
+        for _ in range(5):
+            hidden = torch.randn(1024, 8) @ weight
+            kept.append(hidden.exp().sum())
+        del hidden
+        raise RuntimeError(CPU)
+    except RuntimeError as error:
+        _, variables = count_alive(TensorCount("cpu"), error.__traceback__)
+    name, size = next((share.name, share.bytes) for share in variables if share.name.startswith("graphs of `kept`"))
+    assert name.startswith("graphs of `kept` (test_ending.py:")
+    # The product's input and what the exponential keeps, five times.
+    assert size == pytest.approx(5 * 2 * 1024 * 8 * 4, rel=0.01)
+
+
 @given(text=st.text(max_size=80))
 def test_any_text_of_such_an_error_is_read(text: str) -> None:
     assert said_by(torch.OutOfMemoryError(text)) is not None

@@ -32,7 +32,7 @@ def run(what: str, folder: Path, ranks: int = 2) -> list[tuple[int, str]]:
 
 
 @pytest.mark.slow("two programs import torch")
-@pytest.mark.parametrize("what", ["states", "weights"])
+@pytest.mark.parametrize("what", ["states", "weights", "layers"])
 def test_ranks_that_are_through_serve_rank_0_until_it_has_saved(what: str, tmp_path: Path) -> None:
     ends = run(what, tmp_path)
     assert [code for code, _ in ends] == [0, 0], ends
@@ -45,7 +45,7 @@ def test_ranks_that_are_through_serve_rank_0_until_it_has_saved(what: str, tmp_p
 
 
 @pytest.mark.slow("two programs import torch")
-@pytest.mark.parametrize("what", ["states", "weights"])
+@pytest.mark.parametrize("what", ["states", "weights", "layers"])
 def test_where_a_rank_that_serves_is_killed_the_others_end_within_ten_seconds(what: str, tmp_path: Path) -> None:
     begun_s = time.monotonic()
     ends = run(f"{what}_killed", tmp_path)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from stoker.records.fitting import CountedPeak, FitMeasure, FitPlan, FitRun, FitRuns, RejectedFit
+from stoker.records.fitting import CountedPeak, FitAdvice, FitMeasure, FitPlan, FitRun, FitRuns, RejectedFit
 from stoker.ui.fitting.html import draw_fits
 from stoker.ui.fitting.text import render_fits, write_fit_lines
-from stoker.ui.fitting.words import write_outcome, write_plan
+from stoker.ui.fitting.words import write_advice_lines, write_outcome, write_plan
 
 MB = 10**6
 PLAN = FitPlan(
@@ -56,3 +56,39 @@ def test_a_report_has_all_of_it_as_text_and_page() -> None:
     assert render_fits(FitRuns()) == draw_fits(FitRuns()) == ""
     assert [line[:20] for line in write_fit_lines(runs)] == ["fit: 300.0 MB do not", "fit: counted 189.0 M"]
     assert "reported, not carried out" in render_fits(FitRuns(runs=(replace(RUN, mode="report"),)))
+
+
+ADVICE = (
+    FitAdvice(kind="bf16", line="train.py:31", peak_bytes=150 * MB, step_s=0.8),
+    FitAdvice(kind="accumulate", line="train.py:35", number=4, samples=8, peak_bytes=180 * MB, step_s=1.05, measures=1),
+    FitAdvice(kind="batch", line="train.py:20", samples=8, peak_bytes=170 * MB, step_s=0.3),
+    FitAdvice(kind="delete", line="train.py:32", name="out", peak_bytes=210 * MB, step_s=1.0),
+    FitAdvice(kind="zero_grad", line="train.py:33", name="train.py:35", peak_bytes=205 * MB, step_s=None),
+)
+
+
+def test_advice_says_the_line_the_peak_and_the_step() -> None:
+    plan = replace(PLAN, peak_bytes=230 * MB, lacks_bytes=30 * MB, advice=ADVICE)
+    bf16, parts, batch, delete, zero = write_advice_lines(plan)
+    start = "advised, not done: "
+    assert bf16 == f"{start}autocast to bf16 around the model's call of train.py:31: 150.0 MB, step -20 %"
+    assert parts == (
+        f"{start}add up the gradients of 4 batches of 8 samples for each step of train.py:35: 180.0 MB with 1 measure "
+        "of --fit, step +5 %"
+    )
+    assert batch.endswith("a batch of 8 samples from the loader of train.py:20: 170.0 MB, step -70 %, of fewer samples")
+    assert delete.endswith("`del out` after train.py:32: 210.0 MB, step +0 %, lacks 10.0 MB")
+    assert zero.endswith("`zero_grad()` of train.py:33 right after the step of train.py:35: 205.0 MB, lacks 5.0 MB")
+    runs = FitRuns(runs=(replace(RUN, plan=plan),))
+    for shown in (" ".join(render_fits(runs).split()), draw_fits(runs)):
+        assert "Changes to the program" in shown
+        assert "lacks 10.0 MB" in shown
+    assert sum("advised, not done" in line for line in write_fit_lines(runs)) == len(ADVICE)
+    nowhere = replace(plan, advice=(replace(ADVICE[0], line=""),))
+    assert "around the model's call: " in write_advice_lines(nowhere)[0]
+
+
+def test_host_memory_has_its_words() -> None:
+    measures = (FitMeasure(kind="states_away"), FitMeasure(kind="offload", paths=("0", "1")))
+    line = write_plan(replace(PLAN, measures=measures))
+    assert "states of the optimizer in host memory, what 2 modules saved in host memory, then" in line

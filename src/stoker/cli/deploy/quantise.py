@@ -9,11 +9,11 @@ from pathlib import Path
 
 from stoker.cli.arguments import Parser, whole
 from stoker.cli.output import print_json
+from stoker.core.code.definitions import load_function, parted
 from stoker.core.errors import ConfigError
 from stoker.core.extras import require
-from stoker.core.programs.definitions import load_function, parted
 from stoker.deploy.lowering.grids import Widths
-from stoker.records.quantisation import QuantisationRecord
+from stoker.records.deploy.quantisation import QuantisationRecord
 from stoker.ui.deploy.quantisation_text import render_quantisation
 from stoker.ui.terminal import style_for
 

@@ -21,7 +21,7 @@ ALIGNED = 512
 """Bytes that each place is a multiple of, as torch's allocator has it."""
 _TOLERANCES = (2e-5, 5e-4)
 """Shares of the bound below which a moment counts as full (best of those tried on traced steps and random lives)."""
-_PAIRS = 330_000_000
+_PAIRS = 580_000_000
 """Pairs of buffers that are looked at in all: rounds of a large plan, to end within seconds."""
 _ROUNDS = 16
 """Rounds of a small one."""

@@ -317,16 +317,16 @@ class _Onnx:
     def _softmax(self, operation: op.Softmax, output: str) -> None:
         graph = self._graph
         source, out = _name(operation.source), graph.values[operation.output]
-        mask = None if operation.mask is None else graph.constants[operation.mask]
-        least = graph.values[operation.source].type_low
-        if mask is not None:
-            kept = self._constant(np.broadcast_to(mask != 0, graph.values[operation.source].shape))
+        least, kept = graph.values[operation.source].type_low, ""
+        if operation.mask is not None:
+            mask = graph.constants[operation.mask] != 0
+            kept = self._constant(np.broadcast_to(mask, graph.values[operation.source].shape))
             source = self._node("Where", [kept, source, self._double(least)])
         largest = self._node("ReduceMax", [source, self._axes(-1)], keepdims=1)
         places = self._as(self._node("Sub", [largest, source]), "INT64")
         table = self._constant(graph.constants[operation.table].astype(np.float64))
         powers = self._node("Gather", [table, places], axis=0)
-        if mask is not None:
+        if kept:
             powers = self._node("Mul", [powers, self._as(kept, "DOUBLE")])
         total = self._node("ReduceSum", [powers, self._axes(-1)], keepdims=1)
         half = self._node("Floor", [self._node("Mul", [total, self._double(0.5)])])

@@ -331,7 +331,7 @@ def _embedding_bag(at: Matcher, node: fx.Node) -> None:
     padding = given.get("padding_idx", -1)
     mode = int(given["mode"])
     if mode not in (0, 1) or given.get("per_sample_weights") is not None:
-        raise at.refused(node, "a bag must be a sum or a mean, without weights of its own")
+        raise at.refused(node, "a bag must be a sum or a mean without weights by sample")
     if padding not in (-1, None):
         raise at.refused(node, "`padding_idx` must be absent")
     step = arguments(offsets).get("step") if "arange" in str(getattr(offsets, "target", "")) else None

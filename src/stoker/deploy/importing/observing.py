@@ -99,7 +99,7 @@ def run(captured: Captured, inputs: Sequence[torch.Tensor], note: Callable[[str,
 
 
 class _Noting(fx.Interpreter):
-    """Runs node by node. An attention's scores and shares, which no node has, are computed beside it."""
+    """Runs node by node. An attention's scores and shares, which no node has, are computed separately."""
 
     def __init__(self, captured: Captured, note: Callable[[str, torch.Tensor], None]) -> None:
         super().__init__(captured.graph_module)

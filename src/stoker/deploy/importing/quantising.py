@@ -27,7 +27,7 @@ from stoker.deploy.lowering.layout import BATCH as ANY_BATCH
 from stoker.deploy.lowering.layout import Laid
 from stoker.deploy.lowering.lowering import Lowered, LoweringOptions, lower
 from stoker.deploy.lowering.observation import Observed
-from stoker.records.quantisation import LayerError, QuantisationRecord, TriedRule
+from stoker.records.deploy.quantisation import LayerError, QuantisationRecord, TriedRule
 
 Array = NDArray[Any]
 _LAYER_SAMPLES = BATCH

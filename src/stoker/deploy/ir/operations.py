@@ -100,7 +100,7 @@ class Add(msgspec.Struct, frozen=True, kw_only=True, tag="add"):
     sources: tuple[str, ...]
     output: str
     multipliers: tuple[int, ...]
-    """Signed, 16 bits beside the sign: a difference has a negative one."""
+    """Signed, 16 bits and the sign: a difference has a negative one."""
     requantiser: Requantiser
 
 

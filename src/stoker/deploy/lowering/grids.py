@@ -14,7 +14,7 @@ from stoker.deploy.lowering.observation import Observed, Real
 RangeRule = Literal["minmax", "percentile", "squares"]
 RANGE_RULES: tuple[RangeRule, ...] = ("minmax", "percentile", "squares")
 _PERCENT = 99.95
-"""Of the numbers are inside the range; the rest is cut."""
+"""Share of the numbers inside the range; the rest is cut."""
 _CUTS = np.linspace(1.0, 0.3, 36)
 """Shares of the whole range that are tried for the least squared error."""
 _LEAST = 1e-30

@@ -1,7 +1,7 @@
 """Where each axis of torch's tensors is in the numbers of the graph, so that views and permutations move nothing.
 
 A tensor's axes are made of *atoms*. Reshaping splits atoms and regroups them, permuting reorders groups; neither
-touches the numbers, which lie in an order of atoms of their own. Only an operation that needs another order moves them.
+touches the numbers, which lie in a separate order of atoms. Only an operation that needs another order moves them.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _CLAMPED = (
 )
 """Operations that a rectifier after them becomes part of."""
 _FACTOR_BITS = 15
-"""Of the multipliers of sums."""
+"""Bits of the multipliers of sums."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class Lowered:
 
     Attributes:
         graph: checked.
-        values: the graph's value of each operation on real numbers that has one of its own, by name.
+        values: the graph's value of each operation on real numbers that has one, by name.
         weight_bits: bits of all weights of a layer, by name.
     """
 

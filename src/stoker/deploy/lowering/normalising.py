@@ -15,12 +15,12 @@ from stoker.deploy.lowering.grids import Grid
 from stoker.deploy.lowering.writing import Writer
 
 _NORMAL_BITS = 10
-"""Of the fraction of a normalised number: 1/1024, an eighth of a step of 8 bits over 16 standard deviations."""
+"""Bits of the fraction of a normalised number: 1/1024, an eighth of a step of 8 bits over 16 standard deviations."""
 _GAIN_BITS = 15
 _MOST_ROOT_BITS = 6
 _MOST_BITS = 62
 _RECIPROCAL_BITS = 16
-"""Of the smallest reciprocal."""
+"""Bits of the smallest reciprocal."""
 _POWER = 0xFFFF
 """The largest entry of an exponential's table."""
 

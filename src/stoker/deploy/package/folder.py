@@ -25,10 +25,10 @@ from stoker.deploy.ir.checking import checked
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.ir.operations import Operation
 from stoker.deploy.ir.values import IntegerValue, ModelPort
-from stoker.records.quantisation import QuantisationRecord
+from stoker.records.deploy.quantisation import QuantisationRecord
 
 FORMAT = 1
-"""Of the folder and the arithmetic: an engine of another format might compute other numbers."""
+"""Number of the form of folder and arithmetic: an engine of another one might compute other numbers."""
 _GRAPH, _CONSTANTS, _ACCURACY, _MANIFEST, _DIGEST = (
     "graph.json", "constants.safetensors", "accuracy.json", "manifest.json", "digest",
 )  # fmt: skip
@@ -70,7 +70,7 @@ class IntegerPackage:
     digest: str
 
 
-def write_package(path: Path, graph: IntegerGraph, model: str, accuracy: QuantisationRecord | None = None) -> str:
+def write_package(path: str | Path, graph: IntegerGraph, model: str, accuracy: QuantisationRecord | None = None) -> str:
     """Writes a package, in place of one that is there; its digest.
 
     Args:
@@ -85,6 +85,7 @@ def write_package(path: Path, graph: IntegerGraph, model: str, accuracy: Quantis
     """
     save: Any = require("safetensors.numpy", extra="deploy").save
     checked(graph)
+    path = Path(path)
     if path.exists() and not (path / _DIGEST).is_file() and not (path.is_dir() and not any(path.iterdir())):
         raise PackageError(f"`{path}` must be a new folder or a package, and holds something else", path=str(path))
     file = _GraphFile(
@@ -108,7 +109,7 @@ def write_package(path: Path, graph: IntegerGraph, model: str, accuracy: Quantis
     return digest
 
 
-def read_package(path: Path) -> IntegerPackage:
+def read_package(path: str | Path) -> IntegerPackage:
     """Reads a package.
 
     Raises:
@@ -116,6 +117,7 @@ def read_package(path: Path) -> IntegerPackage:
         MissingExtraError: safetensors is not installed.
     """
     load: Any = require("safetensors.numpy", extra="deploy").load
+    path = Path(path)
     digest = _read(path, _DIGEST).decode("ascii", "replace").strip()
     manifest_bytes = _read(path, _MANIFEST)
     if _sha256(manifest_bytes) != digest:
@@ -147,12 +149,12 @@ def read_package(path: Path) -> IntegerPackage:
             digest,
         )
     except (ValueError, KeyError, IndexError, TypeError, msgspec.MsgspecError) as error:
-        # Digests fit, so these are the bytes that somebody wrote: not ours, or of a version with other rules.
+        # Digests fit, so these bytes were written so: by another program, or a version with other rules.
         raise PackageError(f"`{path}` must hold a sound graph, and: {error}; {_AGAIN}", path=str(path)) from error
 
 
 def _put(path: Path, contents: dict[str, bytes]) -> None:
-    """Writes a folder beside its place and puts it there whole."""
+    """Writes a folder next to its place and puts it there whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
@@ -179,7 +181,7 @@ def _read(path: Path, name: str) -> bytes:
 
 def _damaged(path: Path, name: str, what: str) -> PackageError:
     return PackageError(
-        f"`{path / name}` must have {what} as written, and is damaged; copy it anew, or {_AGAIN}", path=str(path)
+        f"`{path / name}` must have {what} as written, and is damaged; copy it again, or {_AGAIN}", path=str(path)
     )
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stoker.core.programs.sources import file_shown
+from stoker.core.code.sources import file_shown
 from stoker.graph.arguments import NotRecordable, copy_of, span_bytes, take_apart
 from stoker.graph.dataflow import Argument, Form, Value
 from stoker.graph.functions import (
@@ -156,7 +156,8 @@ class Recorder:
         self._quiet: set[Function] = set()
         """Functions observed to draw no random numbers."""
         self._storages: dict[int, set[int]] = {}
-        self._tainted: dict[int, torch.UntypedStorage] = {}  # kept, so that its address is not reused
+        # By address, which is reused when a storage ends: held, each would live as long as the step.
+        self._tainted: weakref.WeakValueDictionary[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
         self._batch = [weakref.ref(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         self._leaves: list[Any] = []
         """Leaves of the batch, held from the beginning of the step on."""

@@ -37,6 +37,11 @@ def units_of(layers: Sequence[Layer]) -> tuple[Unit, ...]:
     return tuple(found)
 
 
+def paths_of(layers: Sequence[Layer]) -> tuple[str, ...]:
+    """Paths of all blocks."""
+    return tuple(dict.fromkeys(unit.path for unit in units_of(layers) if unit.path))
+
+
 def output_bytes(layers: Sequence[Layer], unit: Unit) -> int:
     """Bytes that a unit passes to the next: the block's own output, or that of its last layer that has one."""
     own = [layers[place] for place in range(unit.start, unit.stop)]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from stoker.core.units import format_count
 from stoker.perf.communication import pipeline_stages
-from stoker.perf.communication.blocks import units_of
+from stoker.perf.communication.blocks import paths_of, units_of
 from stoker.perf.communication.collectives import Group, all_reduce, send
 from stoker.perf.communication.cost import NOTHING, ExchangeCost
 from stoker.perf.communication.links import Interconnect, network_of
 from stoker.perf.communication.replicas import Shard
 from stoker.perf.communication.times import PassTimes, layers_of
-from stoker.perf.features.records import Layer, StepFeatures, block_of
+from stoker.perf.features.records import StepFeatures
 from stoker.perf.strategy import Machines, Strategy
 
 HALVES = ("fp16", "bf16")
@@ -76,7 +77,7 @@ class Replica:
         loss = pipeline_stages.narrowed(features, strategy.tensor) if divided else 1.0
         parts = [share * loss if share < 1 else 1.0 for share in self._share]
         forward = [seconds * part for seconds, part in zip(compute.forward_s, parts, strict=True)]
-        again = [seconds * self._is_recomputed(layer) for seconds, layer in zip(forward, self.layers, strict=True)]
+        again = [seconds * strategy.repeats(layer.module) for seconds, layer in zip(forward, self.layers, strict=True)]
         backward = [
             seconds * part + repeated for seconds, part, repeated in zip(compute.backward_s, parts, again, strict=True)
         ]
@@ -93,9 +94,6 @@ class Replica:
         self._gathered = _gathered_share(features, precision)
         self._sent = sent
         self.notes = self._assumed()
-
-    def _is_recomputed(self, layer: Layer) -> bool:
-        return self.layout.strategy.checkpointing and bool(block_of(layer.module))
 
     def _stretched(self, device: list[float], compute: PassTimes, repeats: float) -> list[float]:
         """How much longer each layer takes as the device waits for the host, whose launches are those of one GPU."""
@@ -126,7 +124,8 @@ class Replica:
         if strategy.tensor == 1:
             return NOTHING
         count, size = pipeline_stages.activations(self.features)
-        passes = 3 if strategy.checkpointing else 2
+        paths = paths_of(self.layers)
+        passes = 2 + sum(map(strategy.repeats, paths)) / max(1, len(paths))
         blocks = -(-count // strategy.pipeline)
         return all_reduce(self.layout.tensor(), size).times(pipeline_stages.ALL_REDUCES * passes * blocks)
 
@@ -173,8 +172,8 @@ class Replica:
             notes.append("products that tensor parallelism narrows lose what MPT's narrower models lose")
         if strategy.pipeline > 1:
             notes.append("activations between stages are not hidden")
-        if strategy.checkpointing:
-            notes.append("the forward pass of all blocks is computed again")
+        if strategy.recomputed:
+            notes.append(f"the forward pass of {format_count(len(strategy.recomputed), 'module')} is computed again")
         return tuple(notes)
 
 

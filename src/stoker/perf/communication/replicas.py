@@ -9,7 +9,7 @@ arXiv 1910.02054, section 7: stages 1 and 2 scatter gradients and gather weights
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stoker.perf.communication.collectives import Group, all_gather, all_reduce, all_to_all, reduce_scatter
@@ -158,8 +158,14 @@ def gathered(shard: Shard, group: Group) -> Exchange:
     return exposed(all_gather(group, sum(shard.weight_bytes)))
 
 
-def fsdp(shard: Shard, group: Group) -> Exchange:
-    """One micro-batch, forward and backward."""
+def fsdp(shard: Shard, group: Group, kept: Collection[int] = ()) -> Exchange:
+    """One micro-batch, forward and backward.
+
+    Args:
+        shard: of one GPU.
+        group: of all.
+        kept: units whose weights stay whole from the forward pass to the backward pass.
+    """
     units = len(shard.forward_s)
     gathers = _each(all_gather, group, shard.weight_bytes)
     scatters = _each(reduce_scatter, group, shard.gradient_bytes)
@@ -175,7 +181,8 @@ def fsdp(shard: Shard, group: Group) -> Exchange:
         issue(gathers[unit], max(0, unit - 1))
         needs[unit] = len(costs)
     for step in range(units):  # unit ``units - 1 - step`` goes backward
-        issue(gathers[units - 1 - step], units + max(0, step - 1))
+        if units - 1 - step not in kept:
+            issue(gathers[units - 1 - step], units + max(0, step - 1))
         needs[units + step] = len(costs)
         if step:
             issue(scatters[units - step], units + step)

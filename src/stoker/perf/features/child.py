@@ -34,7 +34,9 @@ from stoker.perf.features.step import fake_of, prepare_optimizer
 from stoker.perf.features.torch_private import NEXT_INDEX, BaseIterator, FakeTensor, tree_leaves
 from stoker.perf.features.tracing.accelerator import answering
 from stoker.perf.features.tracing.distributed import alone
+from stoker.perf.features.tracing.growing import GrowthWatch
 from stoker.perf.features.tracing.layers import memory_of
+from stoker.perf.features.tracing.places import frames
 from stoker.perf.features.tracing.recorder import DispatchRecorder
 from stoker.perf.features.tracing.redirect import Redirect, redirected
 from stoker.perf.features.tracing.summing import features_of, states_of
@@ -77,6 +79,7 @@ class _Program:
         """Whether several optimizers step; after two steps of the first, all have created their states."""
         self._first: Optimizer | None = None
         """The optimizer whose second step ends the program, which may have several that step in turn."""
+        self._growth = GrowthWatch(self.recorder.buffers)
         self._ahead: list[tuple[int, int]] = []
         self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
         self._found: StepFeatures | None = None
@@ -189,8 +192,10 @@ class _Program:
             self.watch.samples = 0
             self.recorder.begin()
             self._note_roles()
+            self._growth.begin(frames())
             return
         self.recorder.recording = False
+        self.recorder.buffers.grows = self._growth.found(frames())
         if self.companion is not None:
             self.companion.stepped()
         batches = self.batches or self._ahead  # what this step computes with may have been loaded during the one before

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from stoker.core.code.definitions import parted
 from stoker.core.errors import ConfigError, TracingError
-from stoker.core.programs.definitions import parted
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.program import TIMELINE
 from stoker.perf.features.records import StepFeatures

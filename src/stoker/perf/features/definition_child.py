@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import torch
 
+from stoker.core.code.definitions import load_function
 from stoker.core.errors import StokerError
-from stoker.core.programs.definitions import load_function
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.program import TIMELINE
 from stoker.perf.features.records import StepFeatures

@@ -79,6 +79,18 @@ class HeldVariable(msgspec.Struct, frozen=True):
     """Last line before the backward pass that reads it; empty if none does."""
 
 
+class GrowingHolder(msgspec.Struct, frozen=True):
+    """A container of the program that holds more after each step, with what its tensors keep."""
+
+    name: str
+    line: str
+    """That adds to it; empty if it is not known."""
+    bytes: int
+    """A step."""
+    keeps_graph: bool
+    """Whether its tensors keep the graph that made them."""
+
+
 class MemoryTimeline(msgspec.Struct, frozen=True, kw_only=True):
     """The memory of a program up to the end of its traced step."""
 
@@ -94,6 +106,8 @@ class MemoryTimeline(msgspec.Struct, frozen=True, kw_only=True):
     """In the order of their births."""
     calls: tuple[CallInTime, ...]
     held: tuple[HeldVariable, ...] = ()
+    grows: tuple[GrowingHolder, ...] = ()
+    """The most first."""
     scratch: tuple[Scratch, ...] = ()
     """In the order of time; no part of the buffers, since it depends on the GPU."""
     workspace_bytes: int = 8_519_680

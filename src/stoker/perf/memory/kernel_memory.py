@@ -24,11 +24,11 @@ def on_gpu(timeline: MemoryTimeline, card: Gpu) -> MemoryTimeline:
         timeline = msgspec.structs.replace(timeline, workspace_bytes=_LARGE_WORKSPACE_BYTES)
     if "tf32" not in card.rates or not timeline.scratch:
         return timeline
-    places = [each.at for each in timeline.scratch]
+    ran = [each.at for each in timeline.scratch]
 
     def moved(at: int) -> int:
         """An event, or what is before it: kernels that ran until then come first."""
-        return at + 2 * bisect_right(places, at) if at >= 0 else at
+        return at + 2 * bisect_right(ran, at) if at >= 0 else at
 
     lives = [
         msgspec.structs.replace(
@@ -43,7 +43,11 @@ def on_gpu(timeline: MemoryTimeline, card: Gpu) -> MemoryTimeline:
         for at in (each.at + 2 * number,)
     ]
     calls = (msgspec.structs.replace(call, at=moved(call.at)) for call in timeline.calls)
+    every = [*lives, *taken]
+    order = sorted(range(len(every)), key=lambda place: every[place].birth)
+    places = {place: number for number, place in enumerate(order)}
+    held = (msgspec.structs.replace(each, buffer=places[each.buffer]) for each in timeline.held)
     return msgspec.structs.replace(
-        timeline, begin=moved(timeline.begin), end=timeline.end + 2 * len(taken), buffers=(*lives, *taken),
-        calls=tuple(calls), scratch=(),
+        timeline, begin=moved(timeline.begin), end=timeline.end + 2 * len(taken),
+        buffers=tuple(every[place] for place in order), calls=tuple(calls), held=tuple(held), scratch=(),
     )  # fmt: skip

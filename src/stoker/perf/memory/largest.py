@@ -6,8 +6,11 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-_TRIES = 3
-"""Traces of one search: each takes as long as the program's first one (assumed: what a person waits for)."""
+TRIES = 5
+"""Most traces of one search: each takes as long as the program's first one (assumed: what a person waits for)."""
+_BACK = (0.0, 0.02, 0.1, 0.5)
+"""Share of the way back to the largest size that fits, by the sizes in a row that did not: reserves are no line, and
+the line through two sizes may end above what fits by a hair, again and again (assumed)."""
 _CLOSE = 0.01
 """Share of the size by which a larger one must fit to be looked for."""
 
@@ -54,7 +57,8 @@ def largest_batch(
         The answer; None if bytes do not grow with the batch.
     """
     steps = dict(known)
-    for _ in range(_TRIES):
+    misses = 0
+    for _ in range(TRIES):
         guess = _guess(steps, available)
         if guess is None:
             break
@@ -63,18 +67,29 @@ def largest_batch(
         close = max(1, math.floor(_CLOSE * most))
         if above is not None and above - most <= close:
             break
-        if most and guess <= most + close:
+        if not most and guess < 1:
             break
-        wanted = guess if above is None or guess < above else (most + above) // 2
-        if wanted < 1:
+        if most and guess <= most + close and not misses:
             break
+        if above is not None and not most < guess < above:
+            guess = (most + above) // 2
+        back = _BACK[min(misses, len(_BACK) - 1)]
+        wanted = max(guess - math.ceil(back * (guess - most)), most + 1)
         found = traced(wanted)
         if found is None or found.batch_size in steps:
-            return LargestBatch(guess, False)
+            return LargestBatch(wanted, False)
         steps[found.batch_size] = found
+        misses = 0 if found.fits else misses + 1
     if len(steps) == len(known) and _guess(steps, available) is None:
         return None
     return LargestBatch(max((size for size, step in steps.items() if step.fits), default=0), True)
+
+
+def at_least(found: LargestBatch | None, other: LargestBatch | None) -> LargestBatch | None:
+    """The larger of two answers, the first one if they are equal: of a program with measures, and without."""
+    if found is None or other is None:
+        return found or other
+    return found if found.batch_size >= other.batch_size else other
 
 
 def _guess(steps: Mapping[int, SizedStep], available: int) -> int | None:

@@ -13,13 +13,10 @@ from dataclasses import dataclass
 
 from stoker.perf.catalogue import Gpu
 from stoker.perf.features.records import StepFeatures
+from stoker.perf.memory.reserve import CONTEXT_BYTES
 from stoker.perf.memory.resident import Held
 from stoker.perf.strategy import Machines, Strategy
 
-CONTEXT_BYTES = 0.75e9
-"""Memory of a process before it allocates a tensor: CUDA's context and kernels, buffers of NCCL, workspaces of cuBLAS.
-The context takes 0.3 GB since CUDA 11.7 loads kernels when they are needed, more than 1 GB before (pytorch/pytorch
-issue 107667), 1.7 GB on an RTX 3090 (issue 55277); the rest is assumed."""
 FRAGMENTED = 0.05
 """Share of its memory that the allocator cannot use (assumed, for steps that are all alike; arXiv 2401.08156 finds
 15 % and more where sizes change)."""
@@ -116,7 +113,18 @@ def needs(
     parts["fragmentation"] = FRAGMENTED * sum(parts.values())
     parts["context"] = CONTEXT_BYTES
     grown = ("activations grow in proportion to the batch",) if growth != 1 else ()
-    return {name: parts[name] for name in PARTS}, held.notes + grown
+    return {name: parts[name] for name in PARTS}, grown
+
+
+def divided(features: StepFeatures, strategy: Strategy, replicas: int) -> tuple[float, float, float]:
+    """Shares of weights, gradients and optimizer states that a GPU of a replica keeps."""
+    held = Held.fullest(features.one_micro_batch(), strategy)
+    weights, gradients, states = _kept(held, strategy, replicas)
+    return (
+        weights / held.weights if held.weights else 1.0,
+        gradients / held.gradients if held.gradients else 1.0,
+        states,
+    )
 
 
 def _kept(held: Held, strategy: Strategy, replicas: int) -> tuple[float, float, float]:

@@ -6,34 +6,52 @@ program of one process may do is chosen as ever.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import msgspec.structs
 
-from stoker.perf.communication.collectives import Group, all_gather
+from stoker.perf.communication.collectives import Backend, Group, all_gather, all_reduce
 from stoker.perf.communication.links import Interconnect
-from stoker.perf.communication.replicas import Shard, ddp, exposed
+from stoker.perf.communication.replicas import Shard, ddp, exposed, fsdp
 from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
 from stoker.perf.features.records import block_of
 from stoker.perf.memory.choice.fitting import FitQuestion, plan_fit, taken_of
 from stoker.perf.memory.remedies import sharded
-from stoker.records.fitting import FitMeasure, FitPlan, RankedFits, RejectedFit
+from stoker.perf.memory.sharded_weights import REST, UnitNumbers, with_shares
+from stoker.perf.memory.timeline import with_lives
+from stoker.records.fitting import FitMeasure, FitPlan, MeasureKind, RankedFits, RejectedFit
 
-Way = Literal["ddp", "zero1"]
-"""``ddp``: all on each rank. ``zero1``: shares of optimizer states."""
-WAYS: tuple[Way, ...] = ("ddp", "zero1")
-NAMES: dict[Way, str] = {
-    "ddp": "optimizer states whole on each rank",
-    "zero1": "optimizer states in shares (ZeRO-1)",
-}
+WayKind = Literal["ddp", "zero1", "fsdp2"]
+SHARING: tuple[MeasureKind, ...] = ("zero1", "fsdp2")
+"""Measures of ranks: what they share, done when ``DistributedDataParallel`` is made."""
+_PROMISES = {"zero1": "equal", "fsdp2": "within 1e-6"}
+"""How far losses of a way are from DDP's, as counted on ranks."""
 GATHER_BYTES, LEAST_GATHER_BYTES, GATHERS = 8 << 20, 64 << 10, 8
 """Most and least bytes of all ranks together in one collective of updated weights, and how many collectives a small
 model is gathered in: what ``train`` takes."""
+_KEPT = (1.0, 0.75, 0.5, 0.25)
+"""Shares of the units, the last ones, that are tried as kept whole from the forward to the backward pass."""
 _BARRED = {
     "used_up": "ranks exchange gradients before they are applied",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class RankWay:
+    """What ranks share.
+
+    Attributes:
+        kind: ``ddp``: nothing. ``zero1``: optimizer states. ``fsdp2``: weights and gradients as well.
+        kept: units whose weights stay whole from the forward to the backward pass (``fsdp2``).
+    """
+
+    kind: WayKind
+    kept: tuple[str, ...] = ()
+
+
+DDP, ZERO1 = RankWay("ddp"), RankWay("zero1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,48 +59,68 @@ class RankFacts:
     """Bytes of a model by what is exchanged together.
 
     Attributes:
-        weights: bytes of the trained weights outside of blocks, then of each block, in the order of the model.
+        units: paths of the blocks, in the order of the model.
+        weights: bytes of the trained weights outside of blocks, then of each block.
         forward_s, backward_s: predicted seconds of the same.
     """
 
+    units: tuple[str, ...]
     weights: tuple[int, ...]
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
 
 
-def facts_of(timeline: MemoryTimeline) -> RankFacts:
-    """The blocks of a timeline, what they weigh and take."""
-    units = list(
+def facts_of(timeline: MemoryTimeline, units: Sequence[str] = ()) -> RankFacts:
+    """The blocks of a timeline, what they weigh and take.
+
+    Args:
+        timeline: of the program as one process.
+        units: paths of the blocks; by default those that paths of modules show.
+    """
+    blocks = tuple(units) or tuple(
         dict.fromkeys(
             block
             for each in timeline.buffers
             if each.category == "parameters" and (block := block_of(each.module)) and block[-1].isdigit()
         )
     )
-    numbers = {path: number + 1 for number, path in enumerate(units)}
-    weights = [0] * (len(units) + 1)
+    numbers = UnitNumbers(blocks)
+    called = dict.fromkeys(numbers.of(call.module) for call in timeline.calls if call.phase == "forward")
+    places = {number: place for place, number in enumerate(called)}
+    # In the order of their forward passes; those that are not called come last.
+    blocks = tuple(sorted(blocks, key=lambda path: places.get(numbers.of(path), len(places))))
+    numbers = UnitNumbers(blocks)
+    weights = [0] * (len(blocks) + 1)
     for each in timeline.buffers:
         if each.category == "parameters":
-            weights[numbers.get(block_of(each.module), 0)] += each.bytes
+            weights[numbers.of(each.module)] += each.bytes
     seconds = {phase: [0.0] * len(weights) for phase in ("forward", "backward")}
     for call in timeline.calls:
         if call.phase in seconds:
-            seconds[call.phase][numbers.get(block_of(call.module), 0)] += call.seconds
+            seconds[call.phase][numbers.of(call.module)] += call.seconds
     return RankFacts(
-        weights=tuple(weights), forward_s=tuple(seconds["forward"]),
+        units=blocks, weights=tuple(weights), forward_s=tuple(seconds["forward"]),
         backward_s=tuple(seconds["backward"]),
     )  # fmt: skip
 
 
-def of_rank(timeline: MemoryTimeline, facts: RankFacts, ranks: int, way: Way) -> MemoryTimeline:
+def of_rank(timeline: MemoryTimeline, facts: RankFacts, ranks: int, way: RankWay) -> MemoryTimeline:
     """The timeline of one rank, with what the exchange holds."""
+    if way.kind == "fsdp2":
+        return with_shares(timeline, facts.units, way.kept, ranks)
     total = sum(facts.weights)
     # DDP's buckets are copies of all gradients, from its constructor on.
-    found = _lasting(timeline, [(total, 0, timeline.end)])
-    if way == "ddp":
+    found = with_lives(timeline, [_of_exchange(total, 0, timeline.end)])
+    if way.kind == "ddp":
         return found
     behind = max(0, timeline.end - 1)
-    return _lasting(sharded(found, ranks, weights=False), [(gather_bytes(total, ranks), behind, timeline.end)])
+    return with_lives(
+        sharded(found, ranks, weights=False), [_of_exchange(gather_bytes(total, ranks), behind, timeline.end)]
+    )
+
+
+def _of_exchange(nbytes: int, birth: int, death: int) -> BufferLife:
+    return BufferLife(nbytes, birth, death, -1, -1, "temporaries", "backward", "(exchange)", "")
 
 
 def gather_bytes(total: int, ranks: int) -> int:
@@ -91,117 +129,179 @@ def gather_bytes(total: int, ranks: int) -> int:
     return min(bucket // ranks, -(-total // ranks)) * (ranks + 1)
 
 
-def exchange_s(facts: RankFacts, ranks: int, way: Way, link: Interconnect) -> float:
+def exchange_s(facts: RankFacts, ranks: int, way: RankWay, link: Interconnect, backend: Backend = "gloo") -> float:
     """Seconds that the exchange of a way adds to the computation of a step."""
-    group = Group(fabric=link, size=ranks, local=1, network=link, backend="gloo")
+    group = Group(fabric=link, size=ranks, local=1, network=link, backend=backend)
     sizes = tuple(map(float, facts.weights))
     shard = Shard(
         forward_s=facts.forward_s, backward_s=facts.backward_s, weight_bytes=sizes, gradient_bytes=sizes
     )  # fmt: skip
+    if way.kind == "fsdp2":
+        kept = {REST, *(number for number, path in enumerate(facts.units, 1) if path in way.kept)}
+        return fsdp(shard, group, kept).overlap.exposed_s if backend == "nccl" else _one_by_one(sizes, kept, group)
     found = ddp(shard, group).overlap.exposed_s
-    return found if way == "ddp" else found + exposed(all_gather(group, sum(sizes))).overlap.exposed_s
+    return found if way.kind == "ddp" else found + exposed(all_gather(group, sum(sizes))).overlap.exposed_s
 
 
-def plan_ranks(question: FitQuestion, ranks: int, *, margins: dict[Way, int] | None = None) -> dict[Way, FitPlan]:
+def _one_by_one(sizes: Sequence[float], kept: set[int], group: Group) -> float:
+    """Seconds of FSDP2's collectives over gloo: each is waited for, and gradients are summed whole on all ranks."""
+    gathers = sum((1 if number in kept else 2) * all_gather(group, size).seconds for number, size in enumerate(sizes))
+    return gathers + sum(all_reduce(group, size).seconds for size in sizes)
+
+
+def ways_of(question: FitQuestion, facts: RankFacts) -> tuple[RankWay, ...]:
+    """Ways to share that a program may take, those that do least to it first."""
+    found = [DDP, ZERO1]
+    if facts.units and not question.model.not_sharded:
+        count = len(facts.units)
+        numbers = dict.fromkeys([*(round(count * share) for share in _KEPT), 1, 0])
+        found += [RankWay("fsdp2", facts.units[count - number :]) for number in numbers if number <= count]
+    return tuple(way for way in found if way.kind not in question.barred)
+
+
+def plan_ranks(
+    question: FitQuestion, ranks: int, facts: RankFacts, *, margins: Mapping[RankWay, int] | None = None
+) -> dict[RankWay, FitPlan]:
     """The plan of each way, without the seconds of its exchange.
 
     Args:
         question: of the program as one process.
         ranks: that run it.
+        facts: of its blocks.
         margins: bytes that the peak of a way must stay below the budget besides its interval.
     """
-    facts = facts_of(question.timeline)
-    return {
-        way: plan_of_way(question, facts, ranks, way, (margins or {}).get(way, 0))
-        for way in WAYS
-        if way not in question.barred
-    }
+    margins = margins or {}
+    return {way: plan_of_way(question, facts, ranks, way, margins.get(way, 0)) for way in ways_of(question, facts)}
 
 
-def plan_of_way(question: FitQuestion, facts: RankFacts, ranks: int, way: Way, margin: int = 0) -> FitPlan:
+def plan_of_way(question: FitQuestion, facts: RankFacts, ranks: int, way: RankWay, margin: int = 0) -> FitPlan:
     """The quickest plan that fits with one way of sharing, or its nearest miss; without the seconds of its exchange."""
+    without = dict(question.without)
+    if way.kind == "fsdp2":
+        without |= dict.fromkeys(_around(facts.units), "units inside it gather their weights at each forward pass")
     asked = replace(
-        question, timeline=of_rank(question.timeline, facts, ranks, way), barred={**question.barred, **_BARRED}
-    )
+        question, timeline=of_rank(question.timeline, facts, ranks, way), without=without,
+        barred={**question.barred, **_BARRED},
+    )  # fmt: skip
     plan = plan_fit(asked, margin=margin)
     measures = plan.measures
-    whole = of_rank(question.timeline, facts, ranks, "ddp")
+    whole = of_rank(question.timeline, facts, ranks, DDP)
     before = taken_of(whole, emulated=question.emulated, expandable=False)
-    if way == "zero1":
-        saves = before - plan.plain_bytes
-        measures = (FitMeasure(kind="zero1", number=ranks, saves_bytes=saves), *measures)
+    if way.kind != "ddp":
+        measures = (_measure_of(way, facts, ranks, before - plan.plain_bytes), *measures)
     return msgspec.structs.replace(plan, ranks=ranks, measures=measures, plain_bytes=before)
 
 
-def ranked(plans: dict[Way, FitPlan], facts: RankFacts) -> RankedFits:
+def _around(units: Sequence[str]) -> list[str]:
+    """Paths of modules with units inside."""
+    found: dict[str, None] = {}
+    for path in units:
+        while path:
+            path = path.rpartition(".")[0]
+            found[path] = None
+    return list(found)
+
+
+def _measure_of(way: RankWay, facts: RankFacts, ranks: int, saves: int) -> FitMeasure:
+    if way.kind == "fsdp2":
+        return FitMeasure(
+            kind="fsdp2", number=ranks, paths=facts.units, kept=way.kept, saves_bytes=saves,
+            promise=_PROMISES["fsdp2"],
+        )  # fmt: skip
+    return FitMeasure(kind="zero1", number=ranks, saves_bytes=saves)
+
+
+def way_of(plan: FitPlan) -> RankWay:
+    """What ranks share under a plan."""
+    measure = next((each for each in plan.measures if each.kind in SHARING), None)
+    if measure is None:
+        return DDP
+    return RankWay("fsdp2", measure.kept) if measure.kind == "fsdp2" else ZERO1
+
+
+def name_of(way: RankWay) -> str:
+    """A way for people."""
+    if way.kind == "fsdp2":
+        return f"weights in shares (FSDP2), {len(way.kept)} units kept whole"
+    return "optimizer states in shares (ZeRO-1)" if way.kind == "zero1" else "optimizer states whole on each rank"
+
+
+def worth_certifying(plans: Mapping[RankWay, FitPlan]) -> list[RankWay]:
+    """Ways whose plans may be the quickest that fits at some link; where nothing fits, the nearest miss.
+
+    Of ways that differ in units that are kept, one with fewer gathers more: it must compute less again.
+    """
+    fitting = [way for way, plan in plans.items() if plan.fits]
+    if not fitting:
+        return [min(plans, key=lambda way: plans[way].peak_bytes)]
+    found: list[RankWay] = []
+    least = float("inf")
+    for way in fitting:
+        again_s = _again_s(plans[way])
+        if way.kind != "fsdp2" or again_s < least:
+            found.append(way)
+        if way.kind == "fsdp2":
+            least = min(least, again_s)
+    return found
+
+
+def _again_s(plan: FitPlan) -> float:
+    return sum(each.added_s or 0.0 for each in plan.measures)
+
+
+def ranked(plans: Mapping[RankWay, FitPlan], facts: RankFacts) -> RankedFits:
     """All ways, from which the ranks choose when they know their links."""
     return RankedFits(
-        ways=tuple(plans), plans=tuple(plans.values()), weights=facts.weights,
-        forward_s=facts.forward_s, backward_s=facts.backward_s,
+        plans=tuple(plans.values()), units=facts.units, weights=facts.weights, forward_s=facts.forward_s,
+        backward_s=facts.backward_s,
     )  # fmt: skip
 
 
-def chosen(fits: RankedFits, link: Interconnect) -> FitPlan:
-    """The way that takes least among those that fit; else the one with the least peak.
+def in_order(fits: RankedFits, link: Interconnect, backend: Backend = "gloo") -> tuple[FitPlan, ...]:
+    """Plans that fit, the one that takes least first; without one, the plan with the least peak.
 
     Args:
         fits: all ways.
         link: between the ranks.
+        backend: of their collectives.
     """
     facts = RankFacts(
-        weights=fits.weights, forward_s=fits.forward_s, backward_s=fits.backward_s,
+        units=fits.units, weights=fits.weights, forward_s=fits.forward_s, backward_s=fits.backward_s
     )  # fmt: skip
     ranks = fits.plans[0].ranks
-    ways: list[Way] = [way for way in WAYS if way in fits.ways]
-    seconds: dict[Way, float] = {way: exchange_s(facts, ranks, way, link) for way in ways}
-    plans: dict[Way, FitPlan] = {way: fits.plans[fits.ways.index(way)] for way in ways}
-    added: dict[Way, float] = {
-        way: seconds[way] + sum(each.added_s or 0.0 for each in plans[way].measures) for way in ways
-    }
+    seconds = [exchange_s(facts, ranks, way_of(plan), link, backend) for plan in fits.plans]
+    plain_s = exchange_s(facts, ranks, DDP, link, backend)
+    added = [one + _again_s(plan) for one, plan in zip(seconds, fits.plans, strict=True)]
     # Of equal times, the one that does least to the program: ways stand in that order.
-    best = ways[0]
-    for way in ways[1:]:
-        if _is_better(way, best, plans, added):
-            best = way
-    plan = _priced(plans[best], best, seconds[best] - seconds["ddp"] if "ddp" in seconds else seconds[best])
-    others = [_rejected(way, plans[way], added[way] - added[best], plans[best].fits) for way in ways if way != best]
-    return msgspec.structs.replace(plan, rejected=(*others, *plan.rejected))
+    order = sorted(range(len(added)), key=lambda place: _rank_of(fits.plans[place], added[place]))
+    plans = [_priced(plan, one - plain_s) for plan, one in zip(fits.plans, seconds, strict=True)]
+    best = order[0]
+    others = [_rejected(plans[place], added[place] - added[best], plans[best].fits) for place in order[1:]]
+    first = msgspec.structs.replace(plans[best], rejected=(*others, *plans[best].rejected))
+    return (first, *(plans[place] for place in order[1:] if plans[place].fits))
 
 
-def _is_better(way: Way, best: Way, plans: dict[Way, FitPlan], added: dict[Way, float]) -> bool:
-    if plans[way].fits != plans[best].fits:
-        return plans[way].fits
-    return added[way] < added[best] if plans[way].fits else plans[way].peak_bytes < plans[best].peak_bytes
+def chosen(fits: RankedFits, link: Interconnect, backend: Backend = "gloo") -> FitPlan:
+    """The first of :func:`in_order`."""
+    return in_order(fits, link, backend)[0]
 
 
-def _priced(plan: FitPlan, way: Way, added_s: float) -> FitPlan:
-    """The plan with what its exchange adds to DDP's."""
-    if way == "ddp":
+def _rank_of(plan: FitPlan, added_s: float) -> tuple[bool, float]:
+    return (not plan.fits, added_s if plan.fits else plan.peak_bytes)
+
+
+def _priced(plan: FitPlan, added_s: float) -> FitPlan:
+    """The plan with what its exchange adds to DDP's, which may be less than nothing."""
+    if way_of(plan) == DDP:
         return plan
-    first = msgspec.structs.replace(plan.measures[0], added_s=max(0.0, added_s))
-    step_s = None if plan.step_s is None else plan.step_s + max(0.0, added_s)
+    first = msgspec.structs.replace(plan.measures[0], added_s=added_s)
+    step_s = None if plan.step_s is None else plan.step_s + added_s
     return msgspec.structs.replace(plan, measures=(first, *plan.measures[1:]), step_s=step_s)
 
 
-def _rejected(way: Way, plan: FitPlan, more_s: float, is_found: bool) -> RejectedFit:
+def _rejected(plan: FitPlan, more_s: float, is_found: bool) -> RejectedFit:
     if not plan.fits:
         reason = "it does not fit" if is_found else "it lacks more"
     else:
         reason = "it is slower" if more_s > 0 else "it does more to the program"
-    return RejectedFit(name=NAMES[way], peak_bytes=plan.peak_bytes, step_s=plan.step_s, reason=reason)
-
-
-def _lasting(timeline: MemoryTimeline, lives: Sequence[tuple[int, int, int]]) -> MemoryTimeline:
-    """The timeline with buffers of the exchange: bytes, birth and death of each."""
-    added = [
-        BufferLife(nbytes, birth, death, -1, -1, "temporaries", "backward", "(exchange)", "")
-        for nbytes, birth, death in lives
-        if nbytes and death > birth
-    ]
-    order = sorted(range(len(timeline.buffers)), key=lambda place: timeline.buffers[place].birth)
-    every = sorted([*(timeline.buffers[place] for place in order), *added], key=lambda each: each.birth)
-    places = {id(each): place for place, each in enumerate(every)}
-    held = tuple(
-        msgspec.structs.replace(each, buffer=places[id(timeline.buffers[each.buffer])]) for each in timeline.held
-    )
-    return msgspec.structs.replace(timeline, buffers=tuple(every), held=held)
+    return RejectedFit(name=name_of(way_of(plan)), peak_bytes=plan.peak_bytes, step_s=plan.step_s, reason=reason)

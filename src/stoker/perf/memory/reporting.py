@@ -5,39 +5,57 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from stoker.core.units import format_count
 from stoker.perf.communication.blocks import units_of
 from stoker.perf.communication.times import layers_of
 from stoker.perf.features.lifetimes import CATEGORIES, MemoryTimeline
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.memory.arena import arena_sizes
-from stoker.perf.memory.choosing import choose, costs_of
-from stoker.perf.memory.largest import LargestBatch, SizedStep, largest_batch
-from stoker.perf.memory.needs import CONTEXT_BYTES
-from stoker.perf.memory.remedies import BlockSpan, deleted, one_by_one, recomputed, sharded, spans_of, with_copies
-from stoker.perf.memory.reserve import Reserve, replay
+from stoker.perf.memory.choice.fitting import FitChoice, FitPlanner, FitQuestion, plan_fit, reserve_of, taken_of
+from stoker.perf.memory.choice.offloading import HostLink
+from stoker.perf.memory.choice.options import Options
+from stoker.perf.memory.largest import LargestBatch, SizedStep, at_least, largest_batch
+from stoker.perf.memory.remedies import deleted, sharded, with_copies
+from stoker.perf.memory.reserve import CONTEXT_BYTES, Reserve
 from stoker.perf.memory.timeline import (
     MemoryPeak,
     by_category,
     by_line,
     by_module,
+    growing,
     kept_too_long,
     live_bytes,
     peak_before,
     step_peak,
 )
 from stoker.perf.strategy import DataParallel
-from stoker.records.memory import HeldTooLong, MemoryMoment, MemoryPass, MemoryRemedy, MemoryReport, MemoryShare
+from stoker.records.fitting import FitPlan, MeasureKind, TracedModel
+from stoker.records.memory import (
+    GrowingMemory,
+    HeldTooLong,
+    MemoryMoment,
+    MemoryPass,
+    MemoryRemedy,
+    MemoryReport,
+    MemoryShare,
+)
 
 _POINTS = 240
 _LEAST_SAVED = 0.002
 """Share of the peak that a remedy must save to be shown (assumed)."""
 _NO_EVALUATION = "no evaluation was seen: none came within seconds, or the program would have written a file before it"
-_TRIES = 4
-"""Choices of blocks: each after the first has less by what the one before was too much."""
+_OF_RANKS = {"used_up": "ranks exchange gradients before they are applied"}
+_MEASURES: dict[MeasureKind, tuple[str, str]] = {
+    "expandable": ("expandable segments", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+    "one_by_one": ("one parameter after another", "foreach=False of the optimizer"),
+    "used_up": ("gradients used up in the backward pass", "stoker run --fit auto"),
+    "recompute": ("recompute", "torch.utils.checkpoint"),
+}
+"""Measures that are shown by themselves: what each is called, and what does it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +71,10 @@ class MemoryQuestion:
         traced: the same program with another batch; None if it cannot be traced.
         device: name of the GPU; empty where a size or nothing was given.
         available: bytes of the device; None for no device.
+        emulated: whether bytes of tensors are counted, as of a program on CPUs.
+        model: what may be done to the program.
+        planned: the plan that ``--fit auto`` makes; by default without a trace of its form.
+        link: to host memory; None where nothing may lie there.
         ranks: GPUs that train together.
         step_s: seconds of a step with data parallelism of a kind; None if they cannot be predicted.
     """
@@ -65,8 +87,21 @@ class MemoryQuestion:
     traced: Callable[[int], MemoryTimeline | None] = lambda _: None
     device: str = ""
     available: int | None = None
+    emulated: bool = False
+    model: TracedModel = field(default_factory=TracedModel)
+    planned: Callable[[FitQuestion], FitPlan] = plan_fit
+    link: HostLink | None = None
     ranks: int = 1
     step_s: Callable[[DataParallel], float | None] = lambda _: None
+
+    def fit(self, timeline: MemoryTimeline) -> FitQuestion:
+        """What ``--fit`` is asked, for a timeline of the program."""
+        return FitQuestion(
+            name=self.features.name, features=self.features, timeline=timeline, model=self.model,
+            budget=self.available or 0, device=self.device, emulated=self.emulated,
+            barred=_OF_RANKS if self.ranks > 1 else {}, link=None if self.ranks > 1 else self.link,
+            host_is_last=self.emulated,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +119,14 @@ class _Taken:
 def report(question: MemoryQuestion) -> MemoryReport:
     """The whole answer; pure, but for the traces that it asks for."""
     base = _of_ranks(question)
-    taken = _taken(question, base)
+    evaluation = None if question.evaluation is None else _taken_by(question, question.evaluation)
+    taken = _fuller(_taken_by(question, base), evaluation)
     places, shown = taken.peak, taken.timeline
     last = places.last
     phase = "start" if last is None else "evaluation" if shown is question.evaluation else last.phase
-    largest = _largest(question, lambda timeline: timeline, expandable=False)
-    recomputed_too = _largest(question, _all_recomputed, expandable=True)
-    step = replay(base, workspace_bytes=base.workspace_bytes)
+    largest, fitted = _largest(question)
+    step = reserve_of(base, emulated=question.emulated)
+    arena = None if question.emulated else arena_sizes(base, step, reserve_of(base, emulated=False, expandable=True))
     return MemoryReport(
         name=question.features.name, device=question.device, available_bytes=question.available,
         ranks=question.ranks, batch_size=question.features.batch_size, peak_bytes=taken.total, fits=taken.fits,
@@ -98,16 +134,22 @@ def report(question: MemoryQuestion) -> MemoryReport:
         categories=_categories(taken),
         modules=[MemoryShare(*item) for item in by_module(shown, places).items()],
         lines=[MemoryShare(*item) for item in by_line(shown, places).items()], before_bytes=step.first,
-        held=_held(base, taken), remedies=list(_remedies(question, base, taken)),
+        held=_held(base, taken), grows=_grows(question, taken),
+        remedies=_remedies(question, base, taken, evaluation), plan=_plan(question, base),
         largest_batch=largest.batch_size if largest else None,
-        largest_recomputed=recomputed_too.batch_size if recomputed_too else None,
-        largest_traced=all(each.is_traced for each in (largest, recomputed_too) if each is not None),
-        passes=_passes(question, base),
-        arena=arena_sizes(base, step, replay(base, expandable=True, workspace_bytes=base.workspace_bytes)),
-        moments=_moments(base), drawn=list(CATEGORIES),
+        largest_fitted=fitted.batch_size if fitted else None,
+        largest_traced=all(each.is_traced for each in (largest, fitted) if each is not None),
+        passes=_passes(question, base), arena=arena, moments=_moments(base), drawn=list(CATEGORIES),
         peak_frac=_place_of(base, places) if shown is base else None,
         notes=[*question.features.assumptions, *_notes(question)],
     )  # fmt: skip
+
+
+def _plan(question: MemoryQuestion, base: MemoryTimeline) -> FitPlan | None:
+    """What ``--fit auto`` does for the device; None without one, and for ranks, which choose by their links."""
+    if question.available is None or question.ranks > 1:
+        return None
+    return question.planned(question.fit(base))
 
 
 def _passes(question: MemoryQuestion, base: MemoryTimeline) -> list[MemoryPass]:
@@ -129,40 +171,28 @@ def _of_ranks(question: MemoryQuestion) -> MemoryTimeline:
     return with_copies(question.timeline, weights.dense_gradient_bytes + weights.embedding_gradient_bytes)
 
 
-def _taken(question: MemoryQuestion, timeline: MemoryTimeline, *, expandable: bool = False) -> _Taken:
-    """What a timeline of the step takes, and the evaluation, whichever takes more."""
-    found = _taken_by(timeline, question.available, expandable=expandable)
-    if question.evaluation is None:
+def _fuller(found: _Taken, evaluation: _Taken | None) -> _Taken:
+    """The step or the evaluation, whichever takes more."""
+    if evaluation is None:
         return found
-    other = _taken_by(question.evaluation, question.available, expandable=expandable)
-    fits = None if found.fits is None else bool(found.fits and other.fits)
-    return replace(max((found, other), key=lambda taken: taken.total), fits=fits)
+    fits = None if found.fits is None else bool(found.fits and evaluation.fits)
+    return replace(max((found, evaluation), key=lambda taken: taken.total), fits=fits)
 
 
-def _taken_by(timeline: MemoryTimeline, available: int | None, *, expandable: bool) -> _Taken:
+def _taken_by(question: MemoryQuestion, timeline: MemoryTimeline) -> _Taken:
     step, before = step_peak(timeline), peak_before(timeline)
     peak = step if step.bytes >= before.bytes else before
-    found = replay(timeline, expandable=expandable, workspace_bytes=timeline.workspace_bytes)
-    total = found.reserved + int(CONTEXT_BYTES)
-    if available is None:
-        return _Taken(peak, found, total, None, timeline)
-    if total <= available:
-        return _Taken(peak, found, total, True, timeline)
-    # The allocator returns what it holds unused before it gives up.
-    room = available - CONTEXT_BYTES
-    within = None if found.requested > room else replay(
-        timeline, expandable=expandable, limit=room, workspace_bytes=timeline.workspace_bytes
-    )  # fmt: skip
-    if within is None or within.full:
-        return _Taken(peak, found, total, False, timeline)
-    return _Taken(peak, within, within.reserved + int(CONTEXT_BYTES), True, timeline)
+    found = reserve_of(timeline, emulated=question.emulated, available=question.available)
+    total = found.reserved + (0 if question.emulated else int(CONTEXT_BYTES))
+    return _Taken(peak, found, total, None if question.available is None else total <= question.available, timeline)
 
 
 def _categories(taken: _Taken) -> list[MemoryShare]:
     tensors = by_category(taken.timeline, taken.peak)
     found = [MemoryShare(name, size) for name, size in tensors.items()]
     beyond = taken.reserve.reserved - taken.peak.bytes
-    return [*found, MemoryShare("allocator", beyond), MemoryShare("context", int(CONTEXT_BYTES))]
+    context = taken.total - taken.reserve.reserved
+    return [*found, MemoryShare("allocator", beyond), MemoryShare("context", context)]
 
 
 def _held(timeline: MemoryTimeline, taken: _Taken) -> list[HeldTooLong]:
@@ -177,67 +207,52 @@ def _held(timeline: MemoryTimeline, taken: _Taken) -> list[HeldTooLong]:
     ]  # fmt: skip
 
 
-def _remedies(question: MemoryQuestion, base: MemoryTimeline, before: _Taken) -> list[MemoryRemedy]:
-    step_s = sum(call.seconds for call in base.calls)
+def _grows(question: MemoryQuestion, taken: _Taken) -> list[GrowingMemory]:
+    room = question.available - taken.total if question.available is not None and taken.fits else None
+    return [
+        GrowingMemory(
+            variable=each.name, bytes=each.bytes, line=each.line, keeps_graph=each.keeps_graph,
+            steps=None if room is None else max(0, room // each.bytes),
+        )
+        for each in growing(question.timeline)
+    ]  # fmt: skip
 
+
+def _remedies(
+    question: MemoryQuestion, base: MemoryTimeline, before: _Taken, evaluation: _Taken | None
+) -> list[MemoryRemedy]:
+    step_s = sum(call.seconds for call in base.calls)
     edges = _edges(base)
 
-    def of(
-        name: str, how: str, changed: MemoryTimeline, added_s: float, losses: str = "equal", *, expandable: bool = False
-    ) -> MemoryRemedy:
-        taken = _taken(question, changed, expandable=expandable)
-        course = [] if changed is base else _course(base, changed, edges)
+    def of(name: str, how: str, choice: FitChoice, losses: str = "equal") -> MemoryRemedy:
+        fits = None if question.available is None else choice.peak <= question.available
+        taken = _fuller(replace(before, total=choice.peak, fits=fits), evaluation)
+        course = [] if choice.timeline is base else _course(base, choice.timeline, edges)
         return MemoryRemedy(
             name=name, how=how, saves_bytes=before.total - taken.total, peak_bytes=taken.total,
-            step_frac=added_s / step_s if step_s else None, losses=losses, fits=taken.fits,
-            course=course,
+            step_frac=choice.added_s / step_s if step_s else None, losses=losses, fits=taken.fits, course=course,
         )  # fmt: skip
 
-    found = [
-        of("expandable segments", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", base, 0.0, expandable=True)
-    ]  # fmt: skip
-    single, added_s = one_by_one(base)
-    found.append(of("one parameter after another", "foreach=False of the optimizer", single, added_s))
-    chosen = _chosen(question, base)
-    if chosen is not None:
-        spans, all_spans = chosen
-        changed, added_s = recomputed(base, spans)
-        name = f"recompute {_count(spans)} of {_count(all_spans)} blocks"
-        found.append(of(name, "torch.utils.checkpoint.checkpoint", changed, added_s))
-    found += _shared(question, of)
+    # Where it fits, and without a device, recomputation is shown at its least.
+    budget = 0 if before.fits or question.available is None else question.available
+    planner = FitPlanner(question.fit(base))
+    found = [of(*_named(kind, choice), choice) for kind, choice in planner.alone(budget) if kind in _MEASURES]
+    found += _shared(question, planner, of)
     least = _LEAST_SAVED * before.total
     return sorted((each for each in found if each.saves_bytes >= least), key=lambda each: each.saves_bytes)
 
 
-def _count(spans: tuple[BlockSpan, ...]) -> int:
-    return len({span.path for span in spans})
+def _named(kind: MeasureKind, choice: FitChoice) -> tuple[str, str]:
+    """What a measure is called, and what does it."""
+    name, how = _MEASURES[kind]
+    if kind != "recompute":
+        return name, how
+    kept = list(choice.keeps.values()).count("products")
+    products = f", products of {kept} kept" if kept else ""
+    return f"{name} {format_count(len(choice.keeps), 'module')}{products}", how
 
 
-def _chosen(
-    question: MemoryQuestion, timeline: MemoryTimeline
-) -> tuple[tuple[BlockSpan, ...], tuple[BlockSpan, ...]] | None:
-    """The blocks to recompute, and all: those that fit in the least time, or all if none do or no device is known."""
-    available, spans = question.available, spans_of(timeline)
-    if not spans:
-        return None
-    # With accumulation a block runs several times; its passes are alike and are recomputed together.
-    first = [span for place, span in enumerate(spans) if span.path not in {each.path for each in spans[:place]}]
-    if available is not None and len(first) == len(spans):
-        costs, rest = costs_of(timeline, spans)
-        budget = available - int(CONTEXT_BYTES) - 2 * timeline.workspace_bytes
-        for _ in range(_TRIES):
-            places = choose(costs, budget, rest=rest)
-            if places is None:
-                break
-            picked = tuple(spans[place] for place in sorted(places))
-            taken = _taken(question, recomputed(timeline, picked)[0])
-            if taken.fits:
-                return (picked, spans) if picked else None
-            budget -= max(1, taken.total - available)
-    return spans, spans
-
-
-def _shared(question: MemoryQuestion, of: Callable[..., MemoryRemedy]) -> list[MemoryRemedy]:
+def _shared(question: MemoryQuestion, planner: FitPlanner, of: Callable[..., MemoryRemedy]) -> list[MemoryRemedy]:
     """What ranks can divide among them."""
     ranks = question.ranks
     if ranks == 1:
@@ -258,7 +273,8 @@ def _shared(question: MemoryQuestion, of: Callable[..., MemoryRemedy]) -> list[M
         shared_s = question.step_s(kind)
         added_s = 0.0 if alone_s is None or shared_s is None else shared_s - alone_s
         losses = "equal" if kind == "zero1" else "within 1e-5"
-        found.append(of(name, how, changed, added_s, losses))
+        choice = FitChoice(Options(), {}, changed, planner.taken(changed, expandable=False), added_s)
+        found.append(of(name, how, choice, losses))
     return found
 
 
@@ -266,29 +282,42 @@ def _weight(layer: object) -> int:
     return getattr(layer, "dense_bytes", 0) + getattr(layer, "embedding_bytes", 0)
 
 
-def _all_recomputed(timeline: MemoryTimeline) -> MemoryTimeline:
-    return recomputed(timeline, spans_of(timeline))[0]
+def _largest(question: MemoryQuestion) -> tuple[LargestBatch | None, LargestBatch | None]:
+    """The largest batch that fits as it is, and with ``--fit auto``.
 
-
-def _largest(
-    question: MemoryQuestion, change: Callable[[MemoryTimeline], MemoryTimeline], *, expandable: bool
-) -> LargestBatch | None:
-    """The largest batch that fits with a change; None if no device was named or no second size could be traced."""
+    None where no device was named, no second size could be traced, or bytes do not grow with the batch.
+    """
     larger, own, available = question.larger, question.timeline, question.available
     if larger is None or available is None or larger.batch_size <= own.batch_size:
-        return None
+        return None, None
+    timelines = {each.batch_size: each for each in (own, larger)}
 
-    def step(timeline: MemoryTimeline) -> SizedStep:
-        changed = change(_of_ranks(replace(question, timeline=timeline)))
-        found = _taken_by(changed, available, expandable=expandable)
-        whole = replay(changed, expandable=expandable, workspace_bytes=changed.workspace_bytes).reserved
-        return SizedStep(timeline.batch_size, whole + int(CONTEXT_BYTES), bool(found.fits))
-
-    def traced(size: int) -> SizedStep | None:
+    def traced(size: int) -> MemoryTimeline | None:
         found = question.traced(size)
-        return None if found is None else step(found)
+        if found is not None:
+            timelines[found.batch_size] = found
+        return found
 
-    return largest_batch({each.batch_size: step(each) for each in (own, larger)}, available, traced)
+    def search(need: Callable[[MemoryTimeline], SizedStep]) -> LargestBatch | None:
+        def step(size: int) -> SizedStep | None:
+            found = traced(size)
+            return None if found is None else need(found)
+
+        return largest_batch({size: need(each) for size, each in timelines.items()}, available, step)
+
+    def plain(timeline: MemoryTimeline) -> SizedStep:
+        base = _of_ranks(replace(question, timeline=timeline))
+        most = taken_of(base, emulated=question.emulated, expandable=False)
+        return SizedStep(timeline.batch_size, most, bool(_taken_by(question, base).fits))
+
+    def fitted(timeline: MemoryTimeline) -> SizedStep:
+        # What fits is left as it is: no size that fits without measures is too large with them.
+        alone = plain(timeline)
+        least = FitPlanner(question.fit(_of_ranks(replace(question, timeline=timeline)))).least()
+        return SizedStep(timeline.batch_size, min(alone.bytes, least), alone.fits or least <= available)
+
+    first = search(plain)
+    return first, at_least(search(fitted), first)
 
 
 def _moments(timeline: MemoryTimeline) -> list[MemoryMoment]:
@@ -346,8 +375,11 @@ def _place_of(timeline: MemoryTimeline, peak: MemoryPeak) -> float | None:
 
 
 def _notes(question: MemoryQuestion) -> list[str]:
-    notes = ["the allocator was replayed through the program's first step and repeated ones"]
-    notes.append(f"the context of CUDA and its libraries was taken as {CONTEXT_BYTES / 1e9:.2f} GB")
+    if question.emulated:
+        notes = ["bytes of tensors alone were counted, as on CPUs"]
+    else:
+        notes = ["the allocator was replayed through the program's first step and repeated ones"]
+        notes.append(f"the context of CUDA and its libraries was taken as {CONTEXT_BYTES / 1e9:.2f} GB")
     if question.available is not None and question.larger is None:
         notes.append("no largest batch: a second size of the batch could not be traced")
     if question.evaluates:

@@ -10,6 +10,10 @@ from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.records import Phase
 from stoker.perf.memory.allocator import AllocatorReplay, DeviceFullError
 
+CONTEXT_BYTES = 0.75e9
+"""Memory of a process before it allocates a tensor: CUDA's context and kernels, buffers of NCCL, workspaces of cuBLAS.
+The context takes 0.3 GB since CUDA 11.7 loads kernels when they are needed, more than 1 GB before (pytorch/pytorch
+issue 107667), 1.7 GB on an RTX 3090 (issue 55277); the rest is assumed."""
 _OF_PASSES = ("activations", "temporaries")
 """Memory that a pass makes; what else is made in one is parameters, inputs and states."""
 _STEPS = 3

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stoker.perf.communication.blocks import Unit, output_bytes, units_of
 from stoker.perf.communication.pipeline_stages import PipelineStage, split_layers, stages_of
 from stoker.perf.communication.times import layers_of
 from stoker.perf.features.records import Layer, StepFeatures
+from stoker.perf.memory.choice.tree_choice import Repeat, StepPart, choose_parts
 from stoker.perf.strategy import Strategy
 
+_FLOPS_A_BYTE = 60.0
+"""FLOPs that take as long as moving a byte (assumed; 156 of an A100's in half precision, 10 in single precision)."""
 _LAYERS_BESIDE = 2
 """Layers whose activations may be alive a second time, as gradients, at the peak of the backward pass (assumed)."""
 
@@ -40,7 +44,6 @@ class Held:
     tables: float
     table_gradients: float
     touched: float
-    notes: tuple[str, ...] = ()
 
     @property
     def weight_width(self) -> float:
@@ -51,11 +54,27 @@ class Held:
     def fullest(features: StepFeatures, strategy: Strategy) -> Held:
         """Memory of the fullest stage; stages are cut as evenly by bytes as blocks allow."""
         cut = _Cut(features, strategy)
-        stages = stages_of(cut.layers, cut.sizes, strategy.pipeline)
-        # One forward, one backward in turn (1F1B): a stage has one more micro-batch open than stages follow.
-        open_batches = [min(strategy.accumulation, strategy.pipeline - place) for place in range(len(stages))]
-        found = [cut.held(stage, count) for stage, count in zip(stages, open_batches, strict=True)]
+        found = [cut.held(stage, count) for stage, count in cut.stages()]
         return max(found, key=lambda held: held.weights + held.gradients + held.states + held.activations)
+
+
+def quickest_blocks(features: StepFeatures, strategy: Strategy, room: float) -> tuple[str, ...] | None:
+    """Blocks to recompute, in the least time in which the activations of each stage fit; None if they never do.
+
+    Args:
+        features: of a step on one GPU.
+        strategy: how it is spread.
+        room: bytes for the activations of a stage.
+    """
+    cut, seconds = _Cut(features, strategy), dict[str, float]()
+    for each in features.operations:
+        if each.phase == "forward":
+            taken = max(each.flops / _FLOPS_A_BYTE, each.eager_bytes)
+            seconds[each.module] = seconds.get(each.module, 0.0) + taken
+    found = [cut.quickest(stage, count, room, seconds) for stage, count in cut.stages()]
+    if any(each is None for each in found):
+        return None
+    return tuple(dict.fromkeys(path for each in found for path in each or ()))
 
 
 class _Cut:
@@ -75,6 +94,14 @@ class _Cut:
         is_optimizer = bool(features.layers) and beside > likely
         self._beside = min(beside, likely) if is_optimizer else beside
         self._temporaries = features.activation_peak_bytes if is_optimizer else 0.0
+
+    def stages(self) -> list[tuple[PipelineStage, int]]:
+        """Stages, and the micro-batches that each has open."""
+        strategy = self._strategy
+        stages = stages_of(self.layers, self.sizes, strategy.pipeline)
+        # One forward, one backward in turn (1F1B): a stage has one more micro-batch open than stages follow.
+        open_batches = [min(strategy.accumulation, strategy.pipeline - place) for place in range(len(stages))]
+        return list(zip(stages, open_batches, strict=True))
 
     def held(self, stage: PipelineStage, open_batches: int) -> Held:
         """Memory that one stage holds."""
@@ -97,25 +124,57 @@ class _Cut:
                 layer.embedding_gradient_bytes * part for layer, part in zip(layers, share, strict=True)
             ),
             touched=min(weights_of_model.embedding_touched_bytes, weights_of_model.embedding_bytes) * part,
-            notes=self._notes(units),
         )
 
     def _activations(
         self, layers: Sequence[Layer], share: Sequence[float], units: Sequence[Unit], open_batches: int
     ) -> float:
-        saved = [layer.saved_bytes * part for layer, part in zip(layers, share, strict=True)]
-        if not self._strategy.checkpointing:
-            return sum(saved) * open_batches + self._beside
-        blocks = [unit for unit in units if unit.path]
-        inside = [sum(saved[unit.start : unit.stop]) for unit in blocks]
-        inputs = [min(own, output_bytes(layers, unit)) for own, unit in zip(inside, blocks, strict=True)]
-        kept = sum(saved) - sum(inside) + sum(inputs)
-        return kept * open_batches + max(inside, default=0.0) + self._beside
+        alive = most = 0.0
+        for path, own, kept in _kept(layers, share, units):
+            if path and self._strategy.repeats(path):
+                # While it runs backward, one micro-batch of it is whole again, and what follows it is gone.
+                most = max(most, alive + min(own * open_batches, kept * open_batches + own))
+                alive += kept * open_batches
+            else:
+                alive += own * open_batches
+                most = max(most, alive)
+        return max(most, alive) + self._beside
 
-    def _notes(self, units: Sequence[Unit]) -> tuple[str, ...]:
-        if self._strategy.checkpointing and not any(unit.path for unit in units):
-            return (f"{self._features.name} has no blocks that are told apart: recomputation saves nothing",)
-        return ()
+    def quickest(
+        self, stage: PipelineStage, open_batches: int, room: float, seconds: Mapping[str, float]
+    ) -> tuple[str, ...] | None:
+        """Blocks of a stage to recompute, in the least time in which its activations fit; None if they never do.
+
+        Args:
+            stage: to look at.
+            open_batches: micro-batches that it has open.
+            room: bytes for its activations.
+            seconds: of the forward pass of each module, in any unit.
+        """
+        layers, share = self.layers[stage.start : stage.stop], self._share[stage.start : stage.stop]
+        units = units_of(layers)
+        before, parts = self._beside, list[StepPart]()
+        for unit, (path, own, kept) in zip(units, _kept(layers, share, units), strict=True):
+            repeats: tuple[Repeat, ...] = ()
+            if path and kept < own:
+                again = min(own * open_batches, kept * open_batches + own)
+                taken = sum(seconds.get(layer.module, 0.0) for layer in layers[unit.start : unit.stop])
+                saves = int((own - kept) * open_batches)
+                repeats = (Repeat("nothing", saves, taken, math.ceil(before + again)),)
+            before += own * open_batches
+            parts.append(StepPart(path, math.ceil(before), repeats))
+        found = choose_parts([*parts, StepPart("", math.ceil(before))], math.floor(room))
+        return None if found is None else tuple(found)
+
+
+def _kept(layers: Sequence[Layer], share: Sequence[float], units: Sequence[Unit]) -> list[tuple[str, float, float]]:
+    """Path of each unit, bytes that it keeps of a micro-batch, and bytes of its input, which a repeated one keeps."""
+    found: list[tuple[str, float, float]] = []
+    for unit in units:
+        run = slice(unit.start, unit.stop)
+        own = sum(layer.saved_bytes * part for layer, part in zip(layers[run], share[run], strict=True))
+        found.append((unit.path, own, min(own, output_bytes(layers, unit))))
+    return found
 
 
 def _weights(layer: Layer) -> int:

@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.perf.communication.times import PassTimes, layers_of
-from stoker.perf.features.lifetimes import CATEGORIES, BufferLife, MemoryTimeline
+from stoker.perf.features.lifetimes import CATEGORIES, BufferLife, GrowingHolder, MemoryTimeline
 from stoker.perf.features.records import StepFeatures, block_of
 
+_LEAST_GROWN = 1e-4
+"""Share of the peak from which what a step adds to is worth a line (assumed)."""
 _LEAST_HELD = 0.01
 """Share of the peak from which a variable that holds memory too long is worth a line (assumed)."""
 
@@ -64,6 +66,17 @@ def _peak(timeline: MemoryTimeline, start: int, stop: int) -> MemoryPeak:
     alive = tuple(place for place, each in enumerate(timeline.buffers) if each.birth <= at < each.death)
     last = next((timeline.buffers[place] for place in reversed(alive) if timeline.buffers[place].birth == at), None)
     return MemoryPeak(at, int(live[at - start]), alive, last)
+
+
+def with_lives(timeline: MemoryTimeline, lives: Iterable[BufferLife]) -> MemoryTimeline:
+    """The timeline with further buffers, in the order of all births."""
+    added = [each for each in lives if each.bytes and each.death > each.birth]
+    every = sorted([*timeline.buffers, *added], key=lambda each: each.birth)
+    places = {id(each): place for place, each in enumerate(every)}
+    held = tuple(
+        msgspec.structs.replace(each, buffer=places[id(timeline.buffers[each.buffer])]) for each in timeline.held
+    )
+    return msgspec.structs.replace(timeline, buffers=tuple(every), held=held)
 
 
 def by_category(timeline: MemoryTimeline, peak: MemoryPeak) -> dict[str, int]:
@@ -130,6 +143,12 @@ def kept_too_long(timeline: MemoryTimeline, peak: MemoryPeak) -> tuple[KeptTooLo
         for (name, assigned, last_used), places in found.items()
     ]
     return tuple(sorted((k for k in kept if k.bytes >= _LEAST_HELD * peak.bytes), key=lambda k: -k.bytes))
+
+
+def growing(timeline: MemoryTimeline) -> tuple[GrowingHolder, ...]:
+    """Containers that hold more after each step, if that is worth a line: 1,000 steps add a tenth of the peak."""
+    least = max(1.0, _LEAST_GROWN * step_peak(timeline).bytes)
+    return tuple(each for each in timeline.grows if each.bytes >= least)
 
 
 def _bytes(timeline: MemoryTimeline, places: Iterable[int]) -> int:

@@ -9,13 +9,13 @@ from typing import Literal
 
 from stoker.perf.communication import refusal
 from stoker.perf.features.records import MATRIX_KINDS, StepFeatures
-from stoker.perf.memory import Fit, capacity, needs
+from stoker.perf.memory import Fit
 from stoker.perf.planning.batches import Batches
 from stoker.perf.planning.space import Candidate
 from stoker.perf.prediction.anchor import Anchor
 from stoker.perf.prediction.prediction import Prediction
 from stoker.perf.prediction.predictor import Predictor
-from stoker.perf.strategy import DataParallel, Strategy
+from stoker.perf.strategy import DataParallel
 
 TIERS = ("calibrated", "extrapolated")
 """Tiers of plans, the surer first."""
@@ -86,6 +86,8 @@ Predict = Callable[[StepFeatures, Candidate], Prediction]
 """A step of a micro-batch's features, as a candidate runs it."""
 Fits = Callable[[StepFeatures, Candidate], Fit]
 """Memory of a GPU for a micro-batch's features, as a candidate runs it."""
+Recomputes = Callable[[StepFeatures, Candidate], tuple[str, ...]]
+"""Modules that are recomputed so that a candidate fits, in the least time; none where that does not help."""
 Refuses = Callable[[StepFeatures, Candidate], str]
 """Why a step cannot be spread as a candidate says; empty if it can."""
 
@@ -98,7 +100,8 @@ class TrainingJob:
         samples: over all epochs.
         batches: features by size of the micro-batch.
         cpu_seconds_per_sample: of a core, to prepare the input; None if not known.
-        predict, fits, refuses: what to ask for times, for memory, and whether a step can be spread at all.
+        predict, fits, recomputes, refuses: what to ask for times, for memory, for what lowers it, and whether a step
+            can be spread at all.
     """
 
     samples: int
@@ -106,6 +109,7 @@ class TrainingJob:
     cpu_seconds_per_sample: float | None = None
     predict: Predict
     fits: Fits
+    recomputes: Recomputes
     refuses: Refuses
 
     def __post_init__(self) -> None:
@@ -114,6 +118,12 @@ class TrainingJob:
         seconds = self.cpu_seconds_per_sample
         if seconds is not None and not 0 <= seconds < math.inf:
             raise ValueError(f"`cpu_seconds_per_sample` must be 0 or more, got {seconds}")
+
+    def recomputed(self, candidate: Candidate) -> Candidate | None:
+        """The candidate with modules recomputed, so that it fits; None where that does not help."""
+        features = self.batches.at(candidate.micro_batch)
+        paths = () if self.refuses(features, candidate) else self.recomputes(features, candidate)
+        return replace(candidate, strategy=replace(candidate.strategy, recomputed=paths)) if paths else None
 
 
 def predicted(precision: str | None = None) -> Predict:
@@ -147,28 +157,6 @@ def _asking(predictor: Predictor, precision: str | None) -> Predict:
         return predictor.predict(features, candidate.machines, candidate.strategy, precision=precision)
 
     return step
-
-
-def fitted(precision: str | None = None) -> Fits:
-    """The memory model: computes the needs of a candidate once for all GPUs.
-
-    Args:
-        precision: of products; by default that of most FLOPs of the features.
-    """
-    known: dict[tuple[int, Strategy, int], tuple[dict[str, float], tuple[str, ...]]] = {}
-    products: list[str] = []
-
-    def judged(features: StepFeatures, candidate: Candidate) -> Fit:
-        key = (candidate.micro_batch, candidate.strategy, candidate.gpus)
-        if key not in known:
-            if not products:
-                kept = "bf16" if precision == "fp8" else precision  # operands of FP8 products are kept in 16 bits
-                products.append(kept or precision_of(features))
-            known[key] = needs(features, candidate.strategy, candidate.gpus, precision=products[0])
-        parts, notes = known[key]
-        return Fit(needed=sum(parts.values()), available=capacity(candidate.offer.gpu), parts=parts, notes=notes)
-
-    return judged
 
 
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}

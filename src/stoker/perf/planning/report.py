@@ -96,7 +96,7 @@ def _row(plan: PricedPlan) -> PlanRow:
         micro_batch=candidate.micro_batch,
         accumulation=strategy.accumulation,
         global_batch=candidate.global_batch,
-        checkpointing=strategy.checkpointing,
+        recomputed=list(strategy.recomputed),
         steps=plan.steps,
         step_s=_span(plan.step_s),
         hours=_span(plan.hours),

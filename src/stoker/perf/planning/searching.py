@@ -110,7 +110,7 @@ class _Floor:
     def together(self, candidate: Candidate) -> tuple[float, float]:
         """The job with the exchange among GPUs that share products, and recomputation."""
         strategy = candidate.strategy
-        own = Strategy(tensor=strategy.tensor, checkpointing=strategy.checkpointing)
+        own = Strategy(tensor=strategy.tensor, recomputed=strategy.recomputed)
         return self._job_of(candidate, self._micro_batch_s(candidate, own))
 
     def may_be_calibrated(self, candidate: Candidate) -> bool:
@@ -166,7 +166,7 @@ def search(space: Space, job: TrainingJob, limits: PlanLimits | None = None, kno
     """The promising plans of a space.
 
     Candidates with the least hours x cost of computation come first: their prices soon rule out most others.
-    Checkpointing is tried if it lets a larger micro-batch fit.
+    Modules are recomputed if that lets a larger micro-batch fit.
 
     Args:
         space: to search.
@@ -217,20 +217,25 @@ _PLAIN = ("1 GPU", "DDP in a server", "DDP over servers", "FSDP")
 
 
 def _search(group: Sequence[Candidate], job: TrainingJob, found: Found, best: _Best) -> None:
-    for checkpointing in (False, True):
-        sizes = [candidate for candidate in group if candidate.strategy.checkpointing == checkpointing]
-        largest = _descend(sizes, job, found, best)
-        if largest == group[0].micro_batch or largest < 0:
-            return
-        # Checkpointing is only tried for what does not fit without it.
-        group = [candidate for candidate in group if candidate.micro_batch > largest]
+    largest, recomputed = _descend(group, job, found, best), list[Candidate]()
+    if largest < 0:
+        return
+    # What fits is not recomputed, and what is beaten as it is would be beaten with more to do.
+    for candidate in group:
+        if candidate.micro_batch > largest and not best.beats(candidate):
+            changed = job.recomputed(candidate)
+            if changed is None:
+                found.add(price(candidate, job))
+            else:
+                recomputed.append(changed)
+    _descend(recomputed, job, found, best)
 
 
 def _descend(group: Sequence[Candidate], job: TrainingJob, found: Found, best: _Best) -> int:
     """Prices candidates that differ only in their micro-batch, until smaller ones are worse.
 
     Larger ones compute as much in fewer and larger pieces, and exchange no more often: the first that fits is the best.
-    In a pipeline smaller ones leave stages less idle, up to a point.
+    In a pipeline smaller ones leave stages less idle, and with recomputation less is repeated, up to a point.
 
     Returns:
         The largest micro-batch that fits; 0 if none does, -1 if there is no prediction.
@@ -246,7 +251,7 @@ def _descend(group: Sequence[Candidate], job: TrainingJob, found: Found, best: _
             found.add(outcome)
             largest = max(largest, candidate.micro_batch)
             best.add(outcome)
-            if strategy.pipeline == 1 or outcome.step_s.likely > before:
+            if (strategy.pipeline == 1 and not strategy.recomputed) or outcome.step_s.likely > before:
                 break
             before = outcome.step_s.likely
         elif outcome.why == "refused":
@@ -254,12 +259,16 @@ def _descend(group: Sequence[Candidate], job: TrainingJob, found: Found, best: _
             found.add(outcome, len(group) - place)
             return -1
         else:
-            found.add(outcome)
+            # Without recomputation this is not the last word.
+            counts = bool(strategy.recomputed)
+            if counts:
+                found.add(outcome)
             if not is_unfit:
                 # The last one needs least: if it does not fit either, none does.
                 is_unfit, least = True, price(group[-1], job)
                 if isinstance(least, Rejection) and least.why == "memory":
-                    found.add(least, len(group) - place - 1)
+                    if counts:
+                        found.add(least, len(group) - place - 1)
                     break
     return largest
 
@@ -269,5 +278,9 @@ def priced(all_of_them: Iterable[Candidate], job: TrainingJob) -> Found:
     found = Found()
     for candidate in all_of_them:
         found.tried[candidate.family] = found.tried.get(candidate.family, 0) + 1
-        found.add(price(candidate, job))
+        outcome = price(candidate, job)
+        if isinstance(outcome, Rejection) and outcome.why == "memory":
+            changed = job.recomputed(candidate)
+            outcome = outcome if changed is None else price(changed, job)
+        found.add(outcome)
     return found

@@ -135,7 +135,7 @@ def candidates(space: Space) -> Iterator[Candidate]:
 
 
 def groups(space: Space) -> Iterator[list[Candidate]]:
-    """Groups that differ only in micro-batch and checkpointing: without it first, the largest first.
+    """Groups that differ only in micro-batch, the largest first.
 
     Per-GPU batch x accumulation x replicas is the global batch: counts of replicas that do not divide it are no
     candidates.
@@ -148,9 +148,8 @@ def groups(space: Space) -> Iterator[list[Candidate]]:
                 group = [
                     Candidate(offer=offer, gpus=gpus, micro_batch=size, strategy=Strategy(
                         data=data, tensor=tensor, pipeline=pipeline, accumulation=own // size,
-                        checkpointing=checkpointing,
                     ))
-                    for checkpointing in (False, True) for size in sizes
+                    for size in sizes
                 ]  # fmt: skip
                 if group:
                     yield group

@@ -1,14 +1,17 @@
-"""Traces a program with a plan that makes it fit, or without one looks at what can be done to it.
+"""Traces a program with a plan that makes it fit, or with autocast; without either looks at what can be done to it.
 
 The same code acts here and in the program's own process.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import torch
 
 from stoker.core.texts import to_json
 from stoker.perf.features import child
@@ -17,6 +20,7 @@ from stoker.perf.features.tracing.recorder import DispatchRecorder
 from stoker.perf.features.tracing.watch import StepFollower
 from stoker.records.fitting import FitPlan
 from stoker.run.fitting.looking import ModelLook
+from stoker.run.fitting.tracing import BF16
 from stoker.train.fitting.applying import AppliedPlan
 
 
@@ -42,9 +46,38 @@ class Looking:
         """Writes what was found."""
         assert self._recorder is not None
         assert self._watch is not None
+        self._look.remove()
         watch = self._watch
         found = self._look.found(watch.root, watch.optimizers.values(), compiled=self._recorder.compiled)
         self._out.write_bytes(to_json(found))
+
+
+class Autocasting:
+    """Computes the forward passes of the program's models under torch's autocast to bf16, while it is traced."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._cast: Any = None
+
+    def start(self, recorder: DispatchRecorder, watch: StepFollower) -> None:
+        """Does so from now on."""
+        registry: Any = importlib.import_module("torch.nn.modules.module")
+        registry.register_module_forward_pre_hook(self._enter)
+        registry.register_module_forward_hook(self._leave, always_call=True)
+
+    def _enter(self, *_: Any) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._cast = torch.autocast("cpu", dtype=torch.bfloat16)
+            self._cast.__enter__()
+
+    def _leave(self, *_: Any) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._cast.__exit__(None, None, None)
+
+    def stepped(self) -> None:
+        """There is nothing to write."""
 
 
 class Applying:
@@ -61,6 +94,7 @@ class Applying:
 
     def start(self, recorder: DispatchRecorder, watch: StepFollower) -> None:
         """Applies it from now on."""
+        recorder.buffers.is_away = self._plan.is_away
         self._plan.install()
 
     def stepped(self) -> None:
@@ -69,11 +103,13 @@ class Applying:
 
 
 def main() -> None:
-    """Arguments: a file with a plan or ``-``, where to write, then those of tracing."""
+    """Arguments: a file with a plan, ``-`` or ``bf16``, where to write, then those of tracing."""
     plan, out = sys.argv[1:3]
     del sys.argv[1:3]
     if plan == "-":
         child.main(Looking(Path(out)))
+    elif plan == BF16:
+        child.main(Autocasting())
     else:
         child.main(Applying(msgspec.json.decode(Path(plan).read_bytes(), type=FitPlan), Path(out)))
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from stoker.core.programs.sources import file_shown
+from stoker.core.code.sources import file_shown
 from stoker.feed.purity.objects import is_library
 
 _ASKING = frozenset({

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
+import msgspec
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from stoker.core.errors import FitError
+from stoker.core.mishaps import reraise_from_handler
+from stoker.core.texts import to_json
 from stoker.perf.features.step import trace
 from stoker.perf.features.tracing.distributed import paths
 from stoker.perf.memory.choice.fitting import FitQuestion, plan_fit
+from stoker.perf.memory.ranks import chosen, facts_of, plan_ranks, ranked
 from stoker.records.fitting import FitPlan
 from stoker.run.fitting.devices import EMULATED, FitDevice
+from stoker.run.fitting.handing import assumed_link, link_of
 from stoker.run.fitting.looking import ModelLook
-from stoker.run.fitting.pricing import priced
+from stoker.run.fitting.pricing import host_link, priced
 from stoker.train.fitting.calling import ModelPlanner
+from stoker.train.sharding.telling import sums_timed, told_by_first
 from stoker.ui.fitting.words import write_plan
 
 
@@ -36,7 +46,37 @@ class LibraryPlanner:
     def __call__(
         self, model: nn.Module, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> FitPlan:
-        """The plan."""
+        """The plan; for a replicated model that of its first rank, which all ranks wait for.
+
+        Raises:
+            FitError: the first rank could not plan.
+        """
+        if not isinstance(model, DistributedDataParallel):
+            return plan_fit(self._question(model, optimizer, args, kwargs))
+        group: dist.ProcessGroup = cast("Any", model).process_group
+        ranks = dist.get_world_size(group)
+        link = link_of(sums_timed(group), ranks) or assumed_link()
+        decided, trouble = b"", None
+        if dist.get_rank(group) == 0:
+            backend = "nccl" if dist.get_backend(group) == "nccl" else "gloo"
+            try:
+                question = self._question(cast("Any", model).module, optimizer, args, kwargs)
+                question = replace(question, link=None, barred={**question.barred, "fsdp2": _MADE})
+                facts = facts_of(question.timeline)
+                decided = to_json(chosen(ranked(plan_ranks(question, ranks, facts), facts), link, backend))
+            except Exception as error:  # the others wait for its word
+                reraise_from_handler(error)
+                trouble = error
+        told = told_by_first(group, decided)
+        if trouble is not None:
+            raise trouble
+        if not told:
+            raise FitError("`rank 0` must plan for all ranks, and could not; it says why")
+        return msgspec.json.decode(told, type=FitPlan)
+
+    def _question(
+        self, model: nn.Module, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> FitQuestion:
         on_gpu = any(parameter.is_cuda for parameter in model.parameters())
         name = torch.cuda.get_device_name() if on_gpu else EMULATED
         device = FitDevice(name=name, budget=self._budget, target="cuda" if on_gpu else "cpu")
@@ -52,17 +92,18 @@ class LibraryPlanner:
         finally:
             look.remove()
         found = look.found(look.first, (optimizer,), gradients_read="what the program does with them is not known here")
-        question = FitQuestion(
+        return FitQuestion(
             name=type(model).__name__, features=features, timeline=priced(features, timeline, device), model=found,
             budget=self._budget, device=device.name, emulated=device.emulated, barred={"expandable": _TOO_LATE},
+            link=host_link(device), host_is_last=device.emulated,
         )  # fmt: skip
-        return plan_fit(question)
 
     def tell(self, plan: FitPlan) -> str:
         """The plan in one line."""
         return write_plan(plan)
 
 
+_MADE = "its DistributedDataParallel is made; see stoker.train.shard_weights"
 _TOO_LATE = "CUDA's allocator is at work already"
 
 

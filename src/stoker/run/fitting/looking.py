@@ -6,21 +6,29 @@ What averages over batches write into their buffers is known: the repetition spa
 
 from __future__ import annotations
 
+import functools
 import importlib
+import os
 import sys
-from collections.abc import Iterable, Sized
+import weakref
+from collections.abc import Callable, Iterable, Sized
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
+from stoker.core.patching import Patches
+from stoker.feed.purity.objects import is_library
 from stoker.perf.features.torch_private import tree_leaves
-from stoker.perf.features.tracing.distributed import paths
+from stoker.perf.features.tracing.distributed import paths, wrapped
+from stoker.perf.features.tracing.places import frames
 from stoker.perf.memory.choice.fitting import UNCALLED
 from stoker.records.fitting import TracedModel
 from stoker.run.fitting.gradients import asked_for, not_followed
 from stoker.train.fitting.chunking import why_not_cut
-from stoker.train.fitting.recomputing import why_not
+from stoker.train.fitting.recomputing import why_not, why_not_changed
 from stoker.train.torch_private import AveragingNorm, version_of
 
 _OWN = ("_parameters", "_buffers", "_modules", "training")
@@ -42,6 +50,10 @@ class ModelLook:
         self.first: nn.Module | None = None
         """The first module that was called."""
         self._gradients = ""
+        self._lines: dict[str, str] = {}
+        self._made: weakref.WeakKeyDictionary[DataLoader[Any], str] = weakref.WeakKeyDictionary()
+        """Lines that make loaders."""
+        self._patches = Patches("lines of a program that is traced")
 
     def install(self) -> None:
         """Looks from now on."""
@@ -52,14 +64,48 @@ class ModelLook:
             registry.register_module_forward_hook(self._leave, always_call=True),
             steps.register_optimizer_step_pre_hook(self._step),
         ]
+        zeroing = functools.partial(self._noting, name="zero_grad")
+        for owner in (Optimizer, nn.Module):
+            self._patches.set(owner, "zero_grad", zeroing(owner.zero_grad))
+        loaders: Any = DataLoader
+        self._patches.set(loaders, "__init__", self._making(loaders.__init__))
+        self._patches.set(loaders, "__iter__", self._iterating(loaders.__iter__))
+
+    def _noting(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            self._lines.setdefault(name, line_of_program())
+            return original(*args, **kwargs)
+
+        return noting
+
+    def _making(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def made(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
+            self._made.setdefault(loader, line_of_program())
+            original(loader, *args, **kwargs)
+
+        return made
+
+    def _iterating(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def iterating(loader: DataLoader[Any]) -> Any:
+            if "step" not in self._lines and loader in self._made:
+                self._lines["loader"] = self._made[loader]
+            return original(loader)
+
+        return iterating
 
     def remove(self) -> None:
         """Ends it."""
+        self._patches.restore()
         for handle in self._handles:
             handle.remove()
 
     def _enter(self, module: nn.Module, args: Any) -> None:
         self.first = self.first or module
+        if not self._running and "model" not in self._lines and torch.is_grad_enabled():
+            self._lines["model"] = line_of_program()
         if id(module) not in self._called:
             self._called.add(id(module))
             self._modules.append(module)
@@ -75,10 +121,11 @@ class ModelLook:
                 return
 
     def _step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        # The first argument is the optimizer itself.
-        if len(args) > 1 or any(value is not None for value in kwargs.values()):
+        # The first argument is the optimizer itself; libraries hand on a closure that is None.
+        if any(value is not None for value in (*args[1:], *kwargs.values())):
             self._gradients = "a closure computes them"
         self._gradients = self._gradients or not_followed(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        self._lines.setdefault("step", line_of_program())
 
     def found(
         self, root: nn.Module | None, optimizers: Iterable[Optimizer], *, compiled: bool = False,
@@ -94,14 +141,21 @@ class ModelLook:
         """
         if root is None:
             return TracedModel()
+        stepped = list(optimizers)
+        units, not_sharded = _shares(root, stepped)
+        root = dict(paths(root))[""]  # without wrappers of data parallelism, which a trace may have and a run not
         return TracedModel(
             model=type(root).__qualname__,
             num_parameters=sum(parameter.numel() for parameter in root.parameters()),
             kept_as_is=self._kept_as_is(root),
+            class_stays=tuple(path for path, module in paths(root) if why_not_changed(module)),
             gradients_read=gradients_read or self._gradients or asked_for(),
             not_cut=why_not_cut(root),
+            units=units,
+            not_sharded=not_sharded,
             compiled=compiled,
-            optimizers=tuple(sorted(map(_name_of, optimizers))),
+            optimizers=tuple(sorted(map(_name_of, stepped))),
+            lines={name: line for name, line in self._lines.items() if line},
         )
 
     def _kept_as_is(self, root: nn.Module) -> dict[str, str]:
@@ -116,6 +170,35 @@ class ModelLook:
             if reason:
                 found[path] = reason
         return found
+
+
+def line_of_program() -> str:
+    """The innermost line of the program's own files that led here, as ``train.py:31``; empty without one."""
+    for frame in frames():
+        is_ours = str(frame.f_globals.get("__name__", "")).partition(".")[0] == "stoker"
+        if not is_ours and not is_library(frame.f_code.co_filename):
+            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return ""
+
+
+def _shares(root: nn.Module, optimizers: Iterable[Optimizer]) -> tuple[tuple[str, ...], str]:
+    """Units of a replicated model whose weights ranks can gather together, and why they cannot keep shares of them."""
+    module = wrapped(root)
+    if module is None:
+        return (), "its model is not what DistributedDataParallel holds"
+    # Imported here: it takes torch a second, and few programs have ranks.
+    from stoker.train.sharding.checking import blocks_of, check_weights
+    from stoker.train.state.optimizers import is_by_element
+
+    units = blocks_of(module)
+    for optimizer in optimizers:
+        if not is_by_element(optimizer):
+            return tuple(units), f"{_name_of(optimizer)} is not known to work by element"
+    try:
+        check_weights(module, units)
+    except ValueError as error:
+        return tuple(units), str(error)
+    return tuple(units), ""
 
 
 def _name_of(optimizer: Optimizer) -> str:

@@ -21,13 +21,14 @@ from stoker.core.texts import to_json
 from stoker.perf.memory.choice.fitting import FitQuestion, plan_fit, taken_of
 from stoker.perf.memory.ranks import chosen
 from stoker.records.fitting import FitMeasure, FitPlan, RejectedFit
+from stoker.run.fitting.advising import advised
 from stoker.run.fitting.devices import FitDevice, device_of
 from stoker.run.fitting.handing import FROM_FIRST, RANKED, assumed_link
-from stoker.run.fitting.pricing import on_device, priced
+from stoker.run.fitting.pricing import host_link, on_device, priced
 from stoker.run.fitting.rank_planning import place_of, plans_of
-from stoker.run.fitting.tracing import Certified, TracedFit, default_folder, trace, trace_plan
+from stoker.run.fitting.tracing import Certified, default_folder, trace, trace_plan
 from stoker.run.settings import RunSettings
-from stoker.ui.fitting.words import write_plan
+from stoker.ui.fitting.words import write_advice_lines, write_plan
 
 _ROUNDS = 6
 """Plans that are traced until one is certified; the last ones have less and less to choose from."""
@@ -55,12 +56,16 @@ def prepare(settings: RunSettings, program: Sequence[str]) -> tuple[FitPlan | No
         file = _handed(to_json(plan), ".json")
     else:
         plans = plans_of(place, device)
-        plan = chosen(plans, assumed_link())
+        plan = chosen(plans, assumed_link(), "gloo" if device.emulated else "nccl")
         file = _handed(to_json(plans), RANKED)
+    says = [] if settings.report.quiet else write_advice_lines(plan)
     if not plan.fits and settings.fitting.fit == "auto":
+        for line in says:
+            say(f"fit: {line}")
         raise FitError(f"`--device-memory` must have room for a step of the program: {write_plan(plan)}")
     if place is None and not settings.report.quiet:
-        say(f"fit: {write_plan(plan)}")
+        for line in (write_plan(plan), *says):
+            say(f"fit: {line}")
     return plan, str(file)
 
 
@@ -73,11 +78,17 @@ def plan_of(program: Sequence[str], device: FitDevice) -> FitPlan:
     name = program[1] if program[0] == "-m" and len(program) > 1 else program[0]
     traced = trace(program, device.target)
     question = FitQuestion(
-        name=os.path.basename(name), features=traced.features, 
+        name=os.path.basename(name), features=traced.features,
         timeline=priced(traced.features, traced.timeline, device),
-        model=traced.model, budget=device.budget, device=device.name, emulated=device.emulated,
+        model=traced.model, budget=device.budget, device=device.name, emulated=device.emulated, link=host_link(device),
+        host_is_last=device.emulated,
     )  # fmt: skip
-    return _Certifying(program, device, traced, question).plan()
+    return advised(program, device, question, certified_plan(program, device, question))
+
+
+def certified_plan(program: Sequence[str], device: FitDevice, question: FitQuestion) -> FitPlan:
+    """The plan for a traced program, traced again in its form; the nearest miss where nothing fits."""
+    return _Certifying(program, device, question).plan()
 
 
 @dataclass(slots=True)
@@ -86,7 +97,6 @@ class _Certifying:
 
     program: Sequence[str]
     device: FitDevice
-    traced: TracedFit
     question: FitQuestion
 
     def plan(self) -> FitPlan:
@@ -128,6 +138,7 @@ class _Certifying:
         barred = self.question.barred
         keeps_products = any(each.keeps == "products" for each in plan.of("recompute"))
         kinds = {
+            "offload": bool(plan.of("offload")), "states_away": bool(plan.of("states_away")),
             "products": keeps_products, "used_up": bool(plan.of("used_up")), "recompute": bool(plan.of("recompute")),
             "one_by_one": True,
         }  # fmt: skip
@@ -139,7 +150,8 @@ class _Certifying:
 
         The parts' gradients are added in another order, so it is asked last.
         """
-        reason = self.traced.model.not_cut or ("the program compiles it" if self.traced.model.compiled else "")
+        model = self.question.model
+        reason = model.not_cut or ("the program compiles it" if model.compiled else "")
         reason = reason or self.question.barred.get("chunks", "")
         if not reason:
             others = tuple(each for each in nearest.measures if each.kind != "recompute")
@@ -169,7 +181,10 @@ class _Certifying:
 
     def _certified(self, plan: FitPlan, found: Certified) -> FitPlan:
         timeline = on_device(found.timeline, self.device)
-        peak = taken_of(timeline, emulated=self.device.emulated, expandable=bool(plan.of("expandable")))
+        peak = taken_of(
+            timeline, emulated=self.device.emulated, expandable=bool(plan.of("expandable")),
+            available=self.device.budget,
+        )  # fmt: skip
         return msgspec.structs.replace(
             plan, peak_bytes=peak, lacks_bytes=max(0, peak - self.device.budget), certified=True
         )

@@ -8,6 +8,7 @@ from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.records import Operation, StepFeatures
 from stoker.perf.machine import Rates, RatesError, default_path, load
 from stoker.perf.machine.prediction import rank_of
+from stoker.perf.memory.choice.offloading import HostLink
 from stoker.perf.memory.kernel_memory import on_gpu
 from stoker.perf.memory.timeline import with_seconds
 from stoker.perf.prediction.predictor import Predictor
@@ -19,9 +20,24 @@ _LIKE = "A100-80GB-SXM"
 """GPU whose times stand for those of one that the catalogue does not know."""
 
 
+def host_link(device: FitDevice) -> HostLink:
+    """What lies between a device and host memory: the slot of the GPU, by the catalogue.
+
+    On an emulated device a copy is one of this machine's memory, read and written, which overlaps with nothing.
+    """
+    if device.target == "cuda":
+        return HostLink(_card(device.name).pcie, overlaps=True)
+    return HostLink(_BYTES_PER_S / 2, overlaps=False)
+
+
 def priced(features: StepFeatures, timeline: MemoryTimeline, device: FitDevice) -> MemoryTimeline:
     """The timeline with seconds: of this machine's calibration, of the GPU, or by assumed rates of a core."""
-    return with_seconds(on_device(timeline, device), features, _times(features, device))
+    return seconds_of(features, on_device(timeline, device), device)
+
+
+def seconds_of(features: StepFeatures, timeline: MemoryTimeline, device: FitDevice) -> MemoryTimeline:
+    """The timeline, on its device, with seconds alone."""
+    return with_seconds(timeline, features, _times(features, device))
 
 
 def on_device(timeline: MemoryTimeline, device: FitDevice) -> MemoryTimeline:

@@ -13,12 +13,23 @@ import msgspec.structs
 
 from stoker.core.errors import ConfigError, TracingError
 from stoker.perf.memory.choice.fitting import FitQuestion, taken_of
-from stoker.perf.memory.ranks import RankFacts, Way, facts_of, of_rank, plan_of_way, plan_ranks, ranked
-from stoker.records.fitting import FitPlan, RankedFits
+from stoker.perf.memory.ranks import (
+    DDP,
+    SHARING,
+    RankFacts,
+    RankWay,
+    facts_of,
+    of_rank,
+    plan_of_way,
+    plan_ranks,
+    ranked,
+    worth_certifying,
+)
+from stoker.records.fitting import FitMeasure, FitPlan, RankedFits
 from stoker.run.elastic.inner_program import as_rank_of, traceable
 from stoker.run.fitting.devices import FitDevice
 from stoker.run.fitting.pricing import priced
-from stoker.run.fitting.tracing import trace, trace_plan
+from stoker.run.fitting.tracing import Certified, trace, trace_plan
 
 _ROUNDS = 3
 _COUNTS = ("--nproc-per-node", "--nproc_per_node")
@@ -69,7 +80,7 @@ def _number(words: Sequence[str], names: Sequence[str], default: int) -> int:
 
 
 def plans_of(place: PlannedRanks, device: FitDevice) -> RankedFits:
-    """A certified plan for each way to share; the nearest miss where one does not fit.
+    """A certified plan for each way to share that may be chosen; the nearest miss where none fits.
 
     Raises:
         TracingError: the program cannot be traced.
@@ -83,42 +94,72 @@ def plans_of(place: PlannedRanks, device: FitDevice) -> RankedFits:
             timeline=priced(traced.features, traced.timeline, device), model=traced.model, budget=device.budget,
             device=device.name, emulated=device.emulated,
         )  # fmt: skip
-        facts = facts_of(question.timeline)
-        plans = plan_ranks(question, place.ranks)
-        as_it_is = plans["ddp"]
+        facts = facts_of(question.timeline, traced.model.units)
+        plans = plan_ranks(question, place.ranks, facts)
+        as_it_is = plans[DDP]
         if as_it_is.fits and not as_it_is.measures:
-            return ranked({"ddp": as_it_is}, facts)
-        # A trace takes seconds: those that fit are certified, and of others the nearest miss.
-        nearest = min(plans.values(), key=lambda plan: plan.peak_bytes)
-        for way, plan in list(plans.items()):
-            if not plan.fits and (plan is not nearest or any(each.fits for each in plans.values())):
-                continue
-            plans[way] = _certified(place, device, question, facts, way)
+            return ranked({DDP: as_it_is}, facts)
+        # A trace takes seconds: it is made of those that may be chosen.
+        certifying = _Certifying(place, device, question, facts)
+        for way in worth_certifying(plans):
+            plans[way] = certifying.of(way)
+        promising = sorted((way for way, plan in plans.items() if plan.fits), key=lambda way: plans[way].peak_bytes)
+        for way in promising:
+            if any(plan.fits and plan.certified for plan in plans.values()):
+                break
+            plans[way] = certifying.of(way)
+        plans = {way: plan for way, plan in plans.items() if plan.certified or not plan.fits}
     return ranked(plans, facts)
 
 
-def _certified(place: PlannedRanks, device: FitDevice, question: FitQuestion, facts: RankFacts, way: Way) -> FitPlan:
-    """The plan of a way, whose peak is that of its own trace."""
-    margin, nearest = 0, None
-    plan = plan_of_way(question, facts, place.ranks, way)
-    for _ in range(_ROUNDS):
-        others = tuple(each for each in plan.measures if each.kind != "zero1")
-        if not others:
-            return msgspec.structs.replace(plan, certified=True)
-        try:
-            found = trace_plan(place.program, device.target, msgspec.structs.replace(plan, measures=others))
-        except TracingError as error:
-            reason = f"the program does not run with it: {error}"
-            question = replace(question, barred={**question.barred, "recompute": reason})
-        else:
-            if not found.left:
-                changed = of_rank(found.timeline, facts, place.ranks, way)
-                peak = taken_of(changed, emulated=device.emulated, expandable=bool(plan.of("expandable")))
-                lacks = max(0, peak - device.budget)
-                certified = msgspec.structs.replace(plan, peak_bytes=peak, lacks_bytes=lacks, certified=True)
-                if certified.fits or (nearest is not None and peak >= nearest.peak_bytes):
-                    return certified if certified.fits or nearest is None else nearest
-                nearest, margin = certified, margin + lacks
-            question = replace(question, without={**question.without, **found.left})
-        plan = plan_of_way(question, facts, place.ranks, way, margin)
-    return nearest or plan
+class _Certifying:
+    """Plans whose peaks are those of their own traces.
+
+    Args:
+        place: of the ranks.
+        device: where it is to fit.
+        question: of the program as one process.
+        facts: of its blocks.
+    """
+
+    def __init__(self, place: PlannedRanks, device: FitDevice, question: FitQuestion, facts: RankFacts) -> None:
+        self._place, self._device, self._question, self._facts = place, device, question, facts
+        self._traced: dict[tuple[FitMeasure, ...], Certified | TracingError] = {}
+        """By what is done besides sharing: several ways may do the same."""
+
+    def of(self, way: RankWay) -> FitPlan:
+        """The plan of a way; its nearest miss where it does not fit."""
+        question, device = self._question, self._device
+        margin, nearest = 0, None
+        plan = plan_of_way(question, self._facts, self._place.ranks, way)
+        for _ in range(_ROUNDS):
+            others = tuple(each for each in plan.measures if each.kind not in SHARING)
+            if not others:
+                return msgspec.structs.replace(plan, certified=True)
+            found = self._trace(plan, others)
+            if isinstance(found, TracingError):
+                reason = f"the program does not run with it: {found}"
+                question = replace(question, barred={**question.barred, "recompute": reason})
+            else:
+                if not found.left:
+                    changed = of_rank(found.timeline, self._facts, self._place.ranks, way)
+                    peak = taken_of(changed, emulated=device.emulated, expandable=bool(plan.of("expandable")))
+                    lacks = max(0, peak - device.budget)
+                    certified = msgspec.structs.replace(plan, peak_bytes=peak, lacks_bytes=lacks, certified=True)
+                    if certified.fits or (nearest is not None and peak >= nearest.peak_bytes):
+                        return certified if certified.fits or nearest is None else nearest
+                    nearest, margin = certified, margin + lacks
+                question = replace(question, without={**question.without, **found.left})
+            plan = plan_of_way(question, self._facts, self._place.ranks, way, margin)
+        return nearest or plan
+
+    def _trace(self, plan: FitPlan, others: tuple[FitMeasure, ...]) -> Certified | TracingError:
+        key = tuple(msgspec.structs.replace(each, saves_bytes=0, added_s=None) for each in others)
+        if key not in self._traced:
+            try:
+                self._traced[key] = trace_plan(
+                    self._place.program, self._device.target, msgspec.structs.replace(plan, measures=others)
+                )
+            except TracingError as error:
+                self._traced[key] = error
+        return self._traced[key]

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from stoker.core.mishaps import line_of, reraise_from_handler
 from stoker.core.patching import Patches
 from stoker.core.texts import to_json
 from stoker.perf.features.tracing.distributed import paths
-from stoker.perf.memory.ranks import chosen
+from stoker.perf.memory.ranks import SHARING, in_order
 from stoker.records.events import Notice
 from stoker.records.fitting import FitPlan, FitRun, FitRuns, MeasureKind, RankedFits
 from stoker.records.fitting_file import write_fits
@@ -27,10 +27,9 @@ from stoker.run.fitting.handing import FROM_FIRST, assumed_link, link_of
 from stoker.run.loaders.serving import Serving
 from stoker.train.fitting.applying import AppliedPlan
 from stoker.train.fitting.counting import StepCount
-from stoker.train.sharding.marks import mark
-from stoker.train.sharding.states import StateShares, shard_states
+from stoker.train.sharding.replicating import RankSharing
 from stoker.train.sharding.telling import sums_timed, told_by_first
-from stoker.ui.fitting.words import write_outcome, write_plan
+from stoker.ui.fitting.words import KIND_WORDS, write_outcome, write_plan
 
 _COUNTED = 3
 _LAUNCHER = "torch.distributed.launcher"
@@ -54,9 +53,9 @@ class RankFitting:
         self._patches = Patches("the fit of a program of several ranks")
         self._plan: FitPlan | None = None
         self._applied: AppliedPlan | None = None
-        self._kinds: list[MeasureKind] = []
         self._left: dict[str, str] = {}
-        self._shares: list[StateShares] = []
+        """What is not in force, by the path of a module or the kind of a measure, as a line."""
+        self._sharing = RankSharing(self._refused)
         self._count = StepCount(_COUNTED, serving.clock.is_inside, self._counted)
 
     def start(self) -> None:
@@ -79,76 +78,90 @@ class RankFitting:
             if dist.get_world_size(group) == 1:
                 original(ddp, *args, **kwargs)
                 return
-            plan = self._attempted(group)
-            if plan is None or not plan.changes or self._mode == "report":
+            plans = self._attempted(group)
+            if not plans or not plans[0].changes or self._mode == "report":
                 original(ddp, *args, **kwargs)
-                self._begin(plan)
                 return
-            if plan.of("zero1"):
-                mark(module)
-            original(ddp, *args, **kwargs)
-            if plan.of("zero1"):
-                self._share_states(ddp)
-            self._begin(plan)
+            self._construct(plans, original, ddp, module, given)
 
         return construct
 
-    def _attempted(self, group: Any) -> FitPlan | None:
+    def _construct(
+        self, plans: Sequence[FitPlan], original: Callable[..., None], ddp: DistributedDataParallel, module: nn.Module,
+        options: dict[str, Any],
+    ) -> None:  # fmt: skip
+        """Makes DDP under the first plan that all ranks can carry out; as it is if there is none. Collective."""
+        for plan in plans:
+            measure = next((each for each in plan.measures if each.kind in SHARING), None)
+            if measure is not None and measure.kind in self._left:
+                continue
+            try:
+                self._sharing.construct(measure, original, ddp, module, options)
+            except ValueError as error:
+                if measure is None:  # torch's own
+                    raise
+                self._refused(measure.kind, str(error))
+                continue
+            if plan is not plans[0]:
+                self._plan = plan
+                self._tell(write_plan(plan))
+            self._begin(plan)
+            return
+        self._tell("no other plan fits: nothing is changed")
+        original(ddp, module, **options)
+
+    def _attempted(self, group: Any) -> Sequence[FitPlan]:
         try:
             return self._agreed(group)
         except Exception as error:
             reraise_from_handler(error)
             self._tell(line_of("fit", error, "nothing is changed"), always=True)
-            return None
+            return ()
 
-    def _agreed(self, group: Any) -> FitPlan | None:
-        """The plan of all ranks: the first one's, at the rate that sums between them show. Collective."""
+    def _agreed(self, group: Any) -> Sequence[FitPlan]:
+        """The plans of all ranks that fit, the best first: the first one's, at the rate of their sums. Collective."""
         self._serving.look_at_place()
         link = link_of(sums_timed(group), dist.get_world_size(group))
         decided = b""
         if dist.get_rank(group) == 0 and self._own:
-            decided = to_json(chosen(msgspec.json.decode(self._own, type=RankedFits), link or assumed_link()))
+            backend = "nccl" if dist.get_backend(group) == "nccl" else "gloo"
+            fits = msgspec.json.decode(self._own, type=RankedFits)
+            decided = to_json(in_order(fits, link or assumed_link(), backend))
         told = told_by_first(group, decided)
         if not told:
-            return None
+            return ()
         digest = hashlib.sha256(self._own).digest() if self._own else b""
         first = told_by_first(group, digest)
         if digest and digest != first:
             self._tell("this rank has planned otherwise than the first one, whose plan is taken", always=True)
-        self._plan = plan = msgspec.json.decode(told, type=FitPlan)
-        self._tell(write_plan(plan))
-        return plan
+        plans = msgspec.json.decode(told, type=tuple[FitPlan, ...])
+        self._plan = plans[0]
+        self._tell(write_plan(plans[0]))
+        return plans
 
-    def _share_states(self, ddp: DistributedDataParallel) -> None:
-        try:
-            self._shares.append(shard_states(ddp, refused=lambda reason: self._leave("zero1", reason)))
-            self._kinds.append("zero1")
-        except Exception as error:
-            reraise_from_handler(error)
-            self._leave("zero1", line_of("fit", error, "optimizer states stay whole"))
-
-    def _begin(self, plan: FitPlan | None) -> None:
+    def _begin(self, plan: FitPlan) -> None:
         """What is done to a model of one process as well, and the count, begin with its first forward pass."""
-        if plan is None or not plan.changes or self._mode == "report":
-            return
-        others = tuple(each for each in plan.measures if each.kind != "zero1")
+        others = tuple(each for each in plan.measures if each.kind not in SHARING)
         self._applied = AppliedPlan(msgspec.structs.replace(plan, measures=others), paths, self._begun)
         self._applied.install()
 
     def _begun(self, _model: nn.Module) -> None:
         assert self._applied is not None
         for name, reason in self._applied.left.items():
-            self._leave(name, reason)
+            self._leave(name, f"`{name}` is left as it is: {reason}")
         self._count.start()
 
     def _counted(self) -> None:
         if (run := self.record()) is not None and (line := write_outcome(run)):
             self._tell(line)
 
-    def _leave(self, name: str, reason: str) -> None:
+    def _refused(self, kind: MeasureKind, reason: str) -> None:
+        self._leave(kind, f"{KIND_WORDS[kind]} is left out: {reason}")
+
+    def _leave(self, name: str, line: str) -> None:
         if name not in self._left:
-            self._left[name] = reason
-            self._tell(f"`{name}` is left as it is: {reason}")
+            self._left[name] = line
+            self._tell(line)
 
     def _tell(self, line: str, *, always: bool = False) -> None:
         if always or not self._serving.place.rank:
@@ -158,11 +171,10 @@ class RankFitting:
         """The plan, and what came of it so far; None without one."""
         if self._plan is None:
             return None
-        applied = (*self._kinds, *(self._applied.applied if self._applied is not None else ()))
-        left = tuple(f"`{name}` is left as it is: {reason}" for name, reason in self._left.items())
+        applied = (*self._sharing.kinds, *(self._applied.applied if self._applied is not None else ()))
         return FitRun(
-            plan=self._plan, mode=self._mode, rank=self._serving.place.rank, applied=applied, left=left,
-            counted=tuple(self._count.peaks),
+            plan=self._plan, mode=self._mode, rank=self._serving.place.rank, applied=applied,
+            left=tuple(self._left.values()), counted=tuple(self._count.peaks),
         )  # fmt: skip
 
     def finish(self, rank: int) -> None:
@@ -172,8 +184,7 @@ class RankFitting:
         if self._applied is not None:
             self._applied.remove()
         self._patches.restore()
-        for each in self._shares:
-            each.close()
+        self._sharing.close()
         if run is not None and not rank:
             write_fits(self._folder, FitRuns(runs=(run,)))
         elif run is None and self._own and not rank and _LAUNCHER not in sys.modules:

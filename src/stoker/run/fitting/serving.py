@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from stoker.perf.features.tracing.distributed import paths
-from stoker.perf.memory.needs import CONTEXT_BYTES
+from stoker.perf.memory.reserve import CONTEXT_BYTES
 from stoker.records.events import Notice
 from stoker.records.fitting import FitPlan, FitRun, FitRuns
 from stoker.records.fitting_file import write_fits

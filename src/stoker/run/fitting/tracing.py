@@ -10,7 +10,7 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -20,11 +20,16 @@ import msgspec
 from stoker import __version__
 from stoker.core.texts import to_json
 from stoker.perf.features.lifetimes import MemoryTimeline
-from stoker.perf.features.program import trace_program
+from stoker.perf.features.program import CHILD as FEATURES_CHILD
+from stoker.perf.features.program import TracedProgram, trace_program, trace_whole
 from stoker.perf.features.records import StepFeatures
 from stoker.records.fitting import FitPlan, TracedModel
 
 CHILD = "stoker.run.fitting.child"
+BF16 = "bf16"
+"""In the place of a plan: the program with autocast around its model."""
+_FORM = "2"
+"""The form of what is kept of a trace: another one is not read."""
 _KEPT = 40
 """Traces that are kept, the latest used ones."""
 _MOST_FILES = 2000
@@ -68,13 +73,31 @@ def trace(program: Sequence[str], target: str, *, folder: Path | None = None) ->
     kept = _Kept(folder or default_folder(), f"{fingerprint(program)}-{target}")
     if (found := kept.read(TracedFit)) is not None:
         return found
-    with tempfile.TemporaryDirectory(prefix="stoker-fit-") as place:
-        facts = Path(place, "model.json")
-        features, timeline = trace_program(program, target=target, child=(CHILD, "-", str(facts)))
-        model = msgspec.json.decode(facts.read_bytes(), type=TracedModel)
-    found = TracedFit(features=features, timeline=timeline, model=model)
+    traced, model = look(program, target)
+    found = TracedFit(features=traced.features, timeline=traced.timeline, model=model)
     kept.write(found)
     return found
+
+
+def look(
+    program: Sequence[str], target: str, *, hints: Mapping[str, float] | None = None, evaluates: bool = False
+) -> tuple[TracedProgram, TracedModel]:
+    """The program as it is, traced now, and what may be done to its model.
+
+    Args:
+        program: as above.
+        target: as above.
+        hints: sizes that depend on computed values.
+        evaluates: whether it goes on to its first evaluation.
+
+    Raises:
+        TracingError: it cannot be traced.
+    """
+    with tempfile.TemporaryDirectory(prefix="stoker-fit-") as place:
+        facts = Path(place, "model.json")
+        child = (CHILD, "-", str(facts))
+        traced = trace_whole(program, target=target, hints=hints, evaluates=evaluates, child=child)
+        return traced, msgspec.json.decode(facts.read_bytes(), type=TracedModel)
 
 
 def trace_plan(program: Sequence[str], target: str, plan: FitPlan) -> Certified:
@@ -87,6 +110,21 @@ def trace_plan(program: Sequence[str], target: str, plan: FitPlan) -> Certified:
     return Certified(features, timeline, left)
 
 
+def trace_changed(
+    program: Sequence[str], target: str, *, batch_times: float = 1, autocast: bool = False
+) -> tuple[StepFeatures, MemoryTimeline]:
+    """The program with smaller batches, or with bf16 in its models; errors as of :func:`trace`.
+
+    Args:
+        program: as of :func:`trace`.
+        target: as of :func:`trace`.
+        batch_times: size of its loaders' batches by what they are.
+        autocast: whether its models compute in bf16.
+    """
+    child = (CHILD, BF16, "") if autocast else (FEATURES_CHILD,)
+    return trace_program(program, target=target, batch_times=batch_times, child=child)
+
+
 def default_folder() -> Path:
     """Where this user's traces are: ``$XDG_CACHE_HOME/stoker/fits``, or below ``~/.cache``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stoker" / "fits"
@@ -95,7 +133,16 @@ def default_folder() -> Path:
 def fingerprint(program: Sequence[str]) -> str:
     """A hash of what a program's step follows from, as far as it can be read without running it."""
     digest = hashlib.sha256()
-    for part in (__version__, sys.version, platform.machine(), *_versions(), *program, os.getcwd(), *_environment()):
+    for part in (
+        __version__,
+        _FORM,
+        sys.version,
+        platform.machine(),
+        *_versions(),
+        *program,
+        os.getcwd(),
+        *_environment(),
+    ):
         digest.update(part.encode("utf-8", "surrogateescape") + b"\0")
     for file in _files(program):
         digest.update(str(file).encode("utf-8", "surrogateescape") + b"\0")

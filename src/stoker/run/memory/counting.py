@@ -16,9 +16,9 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from stoker.core.programs.sources import file_shown
+from stoker.core.code.sources import file_shown
 from stoker.feed.purity.objects import is_library
-from stoker.perf.features.tracing.holders import lines_of
+from stoker.perf.features.tracing.sources import adding_line, lines_of
 from stoker.records.memory import MemoryShare
 from stoker.run.memory.torch_private import saved_of
 
@@ -85,13 +85,29 @@ def count_alive(count: TensorCount, traceback: TracebackType | None) -> tuple[li
 
 def _variables(count: TensorCount, traceback: TracebackType | None) -> list[MemoryShare]:
     found: list[MemoryShare] = []
+    lists: list[tuple[str, str, list[torch.Tensor]]] = []
     for frame, line in reversed(list(program_frames(traceback))):
         for name, value in list(frame.f_locals.items()):
-            size = count.take(_inside([value]))
-            if size:
-                place = lines_of(frame, name)[0] or f"{file_shown(frame.f_code.co_filename)}:{line}"
+            place = lines_of(frame, name)[0] or f"{file_shown(frame.f_code.co_filename)}:{line}"
+            if size := count.take(_inside([value])):
                 found.append(MemoryShare(f"`{name}` ({place})", size))
+            lists += _with_graphs(frame, name, value)
+    # After all variables: a graph of an earlier step is kept by the list alone, that of this step by its variables.
+    for name, place, tensors in lists:
+        if size := count.take(_saved(tensors)):
+            found.append(MemoryShare(f"graphs of `{name}`{place}", size))
     return sorted(found, key=lambda share: -share.bytes)
+
+
+def _with_graphs(frame: FrameType, name: str, value: Any) -> Iterator[tuple[str, str, list[torch.Tensor]]]:
+    """Containers of tensors that keep their graphs, such as losses of all steps, with the line that adds to them."""
+    parts = [(name, value), *((f"{name}.{key}", part) for key, part in _stored(value).items())]
+    for label, part in parts:
+        if issubclass(type(part), _CONTAINERS):
+            tensors = [each for each in _inside([part], 2) if each.grad_fn is not None]
+            if len(tensors) > 1:
+                line = adding_line(frame.f_code.co_filename, label)
+                yield label, f" ({line})" if line else "", tensors
 
 
 def program_frames(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 
 from msgspec.structs import replace
 
+from stoker.core.code.sources import file_shown
 from stoker.core.host import memory_bytes
-from stoker.core.programs.sources import file_shown
 from stoker.core.saying import say
 from stoker.records.memory import AskedMemory, OutOfMemory
 from stoker.run.memory.counting import TensorCount, count_alive, program_frames

@@ -6,6 +6,7 @@ Both leave what an optimizer's states and groups hold as it is, so that a checkp
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Callable, Iterable
 from typing import Any, cast
@@ -20,6 +21,8 @@ def optimizers_of(model: nn.Module) -> list[Optimizer]:
     own = {id(parameter) for parameter in model.parameters()}
     # By type rather than `isinstance`, which would wake the lazy modules and proxies that programs hold.
     alive = [cast("Optimizer", each) for each in gc.get_objects() if issubclass(type(each), Optimizer)]
+    # One of another library that stands for an optimizer has the other's groups, and no hooks.
+    alive = [each for each in alive if "param_groups" in vars(each)]
     return [each for each in alive if any(id(parameter) in own for parameter in _parameters(each))]
 
 
@@ -60,11 +63,8 @@ class OneByOne:
         self._restore()
 
 
-class UsedUp:
-    """Applies each gradient as soon as the backward pass has made it, and frees it.
-
-    The program's own ``step()`` finds no gradients then; what it counts, and its hooks, go on. Learning rates are those
-    at the time of the backward pass, which the program must not change before its step.
+class SingleUpdates:
+    """Updates of one parameter at a time, as an optimizer's step makes them.
 
     Args:
         optimizer: one that updates each parameter by its own gradient and state alone.
@@ -75,6 +75,36 @@ class UsedUp:
         step: Any = type(optimizer).step
         # Without torch's wrapper, which would call hooks for each parameter.
         self._step: Callable[[Optimizer], Any] = step.__wrapped__ if getattr(step, "hooked", False) else step
+
+    def update(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        """Updates one parameter of a group by its gradient."""
+        optimizer: Any = self._optimizer
+        groups = optimizer.param_groups
+        optimizer.param_groups = [{**group, "params": [parameter]}]
+        try:
+            with torch.no_grad():
+                self._step(optimizer)
+        finally:
+            optimizer.param_groups = groups
+
+
+Around = Callable[[Tensor], contextlib.AbstractContextManager[None]]
+
+
+class UsedUp:
+    """Applies each gradient as soon as the backward pass has made it, and frees it.
+
+    The program's own ``step()`` finds no gradients then; what it counts, and its hooks, go on. Learning rates are those
+    at the time of the backward pass, which the program must not change before its step.
+
+    Args:
+        optimizer: one that updates each parameter by its own gradient and state alone.
+        around: surrounds the update of a parameter.
+    """
+
+    def __init__(self, optimizer: Optimizer, around: Around = lambda _: contextlib.nullcontext()) -> None:
+        self._optimizer, self._around = optimizer, around
+        self._single = SingleUpdates(optimizer)
         self._groups: dict[int, dict[str, Any]] = {}
         self._handles: list[Any] = []
         for group in optimizer.param_groups:
@@ -84,18 +114,10 @@ class UsedUp:
                     self._handles.append(parameter.register_post_accumulate_grad_hook(self._use))
         self._is_ordered = False
         self._handles.append(optimizer.register_step_post_hook(self._order))
-        self._is_ordered = False
-        self._handles.append(optimizer.register_step_post_hook(self._order))
 
     def _use(self, parameter: Tensor) -> None:
-        optimizer: Any = self._optimizer
-        groups = optimizer.param_groups
-        optimizer.param_groups = [{**self._groups[id(parameter)], "params": [parameter]}]
-        try:
-            with torch.no_grad():
-                self._step(optimizer)
-        finally:
-            optimizer.param_groups = groups
+        with self._around(parameter):
+            self._single.update(parameter, self._groups[id(parameter)])
         parameter.grad = None
 
     def _order(self, *_: Any) -> None:

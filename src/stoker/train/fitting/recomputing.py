@@ -35,6 +35,15 @@ _classes: weakref.WeakKeyDictionary[type[nn.Module], dict[Keeps, type[nn.Module]
 
 def why_not(module: nn.Module) -> str:
     """Why a module's forward pass cannot be repeated unseen, as a part of a sentence; empty if it can."""
+    if reason := why_not_changed(module):
+        return reason
+    if any(has_hooks(part) for part in module.modules() if part is not module):
+        return "modules inside it have hooks, which would be called twice"
+    return ""
+
+
+def why_not_changed(module: nn.Module) -> str:
+    """Why the class of a module cannot be changed unseen, as a part of a sentence; empty if it can."""
     kind = type(module)
     if "forward" in vars(module):
         return "its `forward` is replaced on the object"
@@ -44,8 +53,6 @@ def why_not(module: nn.Module) -> str:
     own_way = any(getattr(kind, name, None) is not getattr(nn.Module, name, None) for name in _COPIED_BY)
     if own_way and "__deepcopy__" not in vars(module):
         return "it has its own way to be copied"
-    if any(has_hooks(part) for part in module.modules() if part is not module):
-        return "modules inside it have hooks, which would be called twice"
     return ""
 
 

@@ -1,8 +1,9 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""What keeps a module's weights from being sharded, found before anything is changed."""
+"""The units of a module, and what keeps its weights from being sharded: found before anything is changed."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,7 +46,8 @@ def check_weights(module: nn.Module, units: Sequence[str]) -> None:
         devices.add(str(parameter.device))
         if not parameter.dim():
             raise ValueError(f"`{name}` must have rows for weights to be sharded, got a weight without dimensions")
-        if type(parameter) is not nn.Parameter:
+        # In a trace they have no values.
+        if type(parameter) is not nn.Parameter and not isinstance(parameter, torch_private.FakeTensor):
             raise ValueError(f"`{name}` must be a plain weight to be sharded, got {type(parameter).__name__}")
         if not parameter.is_contiguous():
             raise ValueError(f"`{name}` must be contiguous to be sharded, got strides {tuple(parameter.stride())}")
@@ -92,3 +94,26 @@ def _check_ties(names: dict[str, nn.Module], units: Sequence[str]) -> None:
                     f"`{path}.{name}` must not be shared with another unit for weights to be sharded; leave "
                     f"`{unit or held[id(parameter)]}` out of the units"
                 )
+
+
+def blocks_of(module: nn.Module) -> list[str]:
+    """Paths of what a model repeats: modules of lists and of sequences in it, with weights that nobody else uses."""
+    shared = _shared_weights(module)
+    found: list[str] = []
+    for path, each in module.named_modules():
+        parent = module.get_submodule(path.rpartition(".")[0]) if path else None
+        is_item = isinstance(parent, (nn.ModuleList, nn.Sequential, nn.ModuleDict))
+        if not is_item or isinstance(each, (nn.ModuleList, nn.Sequential, nn.ModuleDict)):
+            continue
+        if any(path.startswith(f"{other}.") for other in found):
+            continue
+        weights = list(each.parameters())
+        if weights and not any(id(weight) in shared for weight in weights):
+            found.append(path)
+    return found
+
+
+def _shared_weights(module: nn.Module) -> set[int]:
+    """Weights that have two names."""
+    counts = Counter(id(each) for _, each in module.named_parameters(remove_duplicate=False))
+    return {number for number, count in counts.items() if count > 1}

@@ -14,6 +14,11 @@ def mark(module: nn.Module) -> None:
     _shared.add(module)
 
 
+def unmark(module: nn.Module) -> None:
+    """Notes that a module is whole after all."""
+    _shared.discard(module)
+
+
 def is_shared(module: nn.Module) -> bool:
     """Whether a module is in shares."""
     return module in _shared

@@ -20,10 +20,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from stoker.train import torch_private
-from stoker.train.ring.torch_private import ignored_names, timeout_s
+from stoker.train.ring.torch_private import timeout_s
 from stoker.train.ring.transport import GroupAssembly
 from stoker.train.sharding.forwards import ForwardCount
-from stoker.train.sharding.gathering import BUCKET_BYTES, Piece, WeightGathering, flat_of, is_dense
+from stoker.train.sharding.gathering import BUCKET_BYTES, Piece, WeightGathering, flat_of
+from stoker.train.sharding.refusing import check_states, weights_of
 from stoker.train.sharding.shares import cut_of, owners_of
 from stoker.train.state import optimizers
 from stoker.train.state.agreeing import agreed
@@ -97,13 +98,8 @@ class StateShares:
         self._group: dist.ProcessGroup = untyped.process_group
         self._rank, self._ranks = dist.get_rank(self._group), dist.get_world_size(self._group)
         module: nn.Module = untyped.module
-        ignored = ignored_names(module)
-        self._names = {
-            parameter: name
-            for name, parameter in module.named_parameters()
-            if parameter.requires_grad and name not in ignored
-        }
-        _check(self._names)
+        check_states(module)
+        self._names = weights_of(module)
         self._sparse = {
             each.weight
             for each in module.modules()
@@ -404,20 +400,6 @@ class StateShares:
     def _change(self) -> None:
         if self._service is not None:
             self._service.change_weights()
-
-
-def _check(names: dict[nn.Parameter, str]) -> None:
-    for parameter, name in names.items():
-        if not is_dense(parameter):
-            raise ValueError(
-                f"`{name}` must fill its memory for its state to be shared, got strides {tuple(parameter.stride())} "
-                f"for sizes {tuple(parameter.shape)}; make it contiguous before DistributedDataParallel"
-            )
-    devices = {str(parameter.device) for parameter in names}
-    if len(devices) > 1:
-        raise ValueError(
-            f"`weights` must be on one device for their states to be shared, got {', '.join(sorted(devices))}"
-        )
 
 
 def _why_not(optimizer: Optimizer, vouched: tuple[type[Optimizer], ...]) -> str:

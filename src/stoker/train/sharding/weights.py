@@ -8,7 +8,6 @@ gradients and state dicts are affairs of one rank, which fetches what others hol
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -20,14 +19,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from stoker.train import torch_private
-from stoker.train.ring.groups import group_of
-from stoker.train.ring.meeting import GATHERED_BYTES
 from stoker.train.ring.torch_private import timeout_s
 from stoker.train.ring.transport import GroupAssembly
 from stoker.train.sharding import norms
-from stoker.train.sharding.checking import check_options, check_program, check_weights
+from stoker.train.sharding.checking import blocks_of, check_options, check_program, check_weights
 from stoker.train.sharding.early import optimizers_with, put_in_place
 from stoker.train.sharding.passes import ShardedPasses
+from stoker.train.sharding.refusing import refuse_together
 from stoker.train.sharding.weight_states import WeightStates
 from stoker.train.sharding.wholes import ShardedWeight, ShardedWeights
 from stoker.train.state import optimizers
@@ -126,36 +124,8 @@ def check_before(
         trouble = ""
     except ValueError as error:
         trouble = str(error)
-    told = GroupAssembly(group_of(options.get("process_group"))).gather(trouble.encode()[:GATHERED_BYTES])
-    if trouble:
-        raise ValueError(trouble)
-    for rank, each in enumerate(told):
-        if each:
-            raise ValueError(f"{each.decode(errors='replace')} (on rank {rank})")
+    refuse_together(trouble, options.get("process_group"))
     return early
-
-
-def blocks_of(module: nn.Module) -> list[str]:
-    """Paths of what a model repeats: modules of lists and of sequences in it, with weights that nobody else uses."""
-    shared = _shared_weights(module)
-    found: list[str] = []
-    for path, each in module.named_modules():
-        parent = module.get_submodule(path.rpartition(".")[0]) if path else None
-        is_item = isinstance(parent, (nn.ModuleList, nn.Sequential, nn.ModuleDict))
-        if not is_item or isinstance(each, (nn.ModuleList, nn.Sequential, nn.ModuleDict)):
-            continue
-        if any(path.startswith(f"{other}.") for other in found):
-            continue
-        weights = list(each.parameters())
-        if weights and not any(id(weight) in shared for weight in weights):
-            found.append(path)
-    return found
-
-
-def _shared_weights(module: nn.Module) -> set[int]:
-    """Weights that have two names."""
-    counts = Counter(id(each) for _, each in module.named_parameters(remove_duplicate=False))
-    return {number for number, count in counts.items() if count > 1}
 
 
 class WeightShards:

@@ -71,8 +71,8 @@ def _whole_norm(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
                 continue
             own = float(original([each for each in rest if id(each) in held], order, False, foreach))
             rest = [each for each in rest if id(each) not in held]
-            gathered = model.exchange.agree(f"the norm of {len(held)} gradients of order {order}", _bits_of(own))
-            others += [_value_of(values[0]) for values in gathered]
+            gathered = model.exchange.agree(f"the norm of {len(held)} gradients of order {order}", bits_of(own))
+            others += [value_of(values[0]) for values in gathered]
         if not others:
             return original(every, norm_type, error_if_nonfinite, foreach)
         unsplit = float(original(rest, order, False, foreach)) if rest else others.pop()
@@ -84,9 +84,11 @@ def _whole_norm(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return norm
 
 
-def _bits_of(value: float) -> int:
+def bits_of(value: float) -> int:
+    """A number's bits, which ranks gather without rounding them."""
     return int(_BITS[1].unpack(_BITS[0].pack(value))[0])
 
 
-def _value_of(bits: int) -> float:
+def value_of(bits: int) -> float:
+    """The number of these bits."""
     return float(_BITS[0].unpack(_BITS[1].pack(bits))[0])

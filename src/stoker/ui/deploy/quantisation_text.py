@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.records.quantisation import PairedAccuracy, QuantisationRecord
+from stoker.records.deploy.quantisation import PairedAccuracy, QuantisationRecord
 from stoker.ui.blocks import join, titled
 from stoker.ui.report_text import Style
 from stoker.ui.tables import render_facts, render_table

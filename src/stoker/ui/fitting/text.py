@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stoker.core.units import format_count
 from stoker.records.fitting import FitPlan, FitRun, FitRuns
 from stoker.ui.blocks import join, titled, wrap
-from stoker.ui.fitting.words import write_measure, write_outcome, write_plan
-from stoker.ui.memory.words import MemoryUnit
+from stoker.ui.fitting.words import (
+    unit_of_plan,
+    write_advice_lines,
+    write_change,
+    write_measure,
+    write_outcome,
+    write_plan,
+    write_step,
+)
 from stoker.ui.report_text import Style
 from stoker.ui.tables import render_table
 
-MEASURE_HEAD = ("", "saves", "step", "losses", "of")
+MEASURE_HEAD = ("measure", "saves", "step", "losses", "modules")
 """Head of :func:`measure_rows`."""
-REJECTED_HEAD = ("not taken", "peak", "step", "why")
+REJECTED_HEAD = ("kind", "peak", "step", "why")
 """Head of :func:`rejected_rows`."""
 COUNTED_HEAD = ("step", "counted", "of predicted")
 """Head of :func:`counted_rows`."""
+ADVICE_HEAD = ("change", "peak", "step", "")
+"""Head of :func:`advice_rows`."""
 _SHOWN_PATHS = 3
 
 
@@ -27,12 +37,19 @@ def render_fits(runs: FitRuns, style: Style | None = None) -> str:
 
 def write_fit_lines(runs: FitRuns) -> list[str]:
     """The plan and its outcome, a line each."""
-    lines = [line for run in runs.runs for line in (write_plan(run.plan), write_outcome(run), *run.left, *run.notes)]
+    lines = [
+        line
+        for run in runs.runs
+        for line in (
+            write_plan(run.plan), write_outcome(run), *write_advice_lines(run.plan), *run.left, *run.notes,
+            *run.plan.notes,
+        )
+    ]  # fmt: skip
     return [f"fit: {line}" for line in lines if line]
 
 
 def _render(run: FitRun, style: Style) -> str:
-    unit = unit_of(run.plan)
+    unit = unit_of_plan(run.plan)
     heading = f"Fit of {run.plan.name} · {run.plan.device} · {write_mode(run)}"
     measures = measure_rows(run.plan)
     rejected, counted = rejected_rows(run.plan), counted_rows(run)
@@ -42,6 +59,11 @@ def _render(run: FitRun, style: Style) -> str:
         wrap(write_outcome(run), style) if run.counted_bytes else [],
         titled(f"Measures ({unit.name})", _table(MEASURE_HEAD, measures, style, (1, 2)), style),
         titled(f"First steps ({unit.name})", _table(COUNTED_HEAD, counted, style, (0, 1, 2)), style),
+        titled(
+            f"Changes to the program, advised ({unit.name})",
+            _table(ADVICE_HEAD, advice_rows(run.plan), style, (1, 2)),
+            style,
+        ),
         titled(f"Not taken ({unit.name})", _table(REJECTED_HEAD, rejected, style, (1, 2)), style),
         [line for text in (*run.left, *run.notes, *run.plan.notes) for line in wrap(f"Note: {text}.", style, 90)],
     )
@@ -50,11 +72,6 @@ def _render(run: FitRun, style: Style) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style, right: Sequence[int]) -> list[str]:
     return render_table(list(head), [list(row) for row in rows], style, right=tuple(right)) if rows else []
-
-
-def unit_of(plan: FitPlan) -> MemoryUnit:
-    """The unit in which all bytes of a plan are shown."""
-    return MemoryUnit(max(plan.plain_bytes, plan.budget_bytes))
 
 
 def write_mode(run: FitRun) -> str:
@@ -66,7 +83,7 @@ def write_mode(run: FitRun) -> str:
 
 def measure_rows(plan: FitPlan) -> list[list[str]]:
     """Each measure in the columns of :data:`MEASURE_HEAD`."""
-    unit = unit_of(plan)
+    unit = unit_of_plan(plan)
     return [
         [
             write_measure(each), unit.of(each.saves_bytes), write_share(plan, each.added_s), each.promise,
@@ -90,7 +107,7 @@ def _paths(paths: Sequence[str]) -> str:
 
 def rejected_rows(plan: FitPlan) -> list[list[str]]:
     """What is not in the plan, in the columns of :data:`REJECTED_HEAD`."""
-    unit = unit_of(plan)
+    unit = unit_of_plan(plan)
     return [
         [
             each.name, "" if each.peak_bytes is None else unit.of(each.peak_bytes),
@@ -100,9 +117,24 @@ def rejected_rows(plan: FitPlan) -> list[list[str]]:
     ]  # fmt: skip
 
 
+def advice_rows(plan: FitPlan) -> list[list[str]]:
+    """Changes to the program, in the columns of :data:`ADVICE_HEAD`."""
+    unit, found = unit_of_plan(plan), list[list[str]]()
+    for each in plan.advice:
+        lacks = each.peak_bytes - plan.budget_bytes
+        more = f"with {format_count(each.measures, 'measure')} of --fit" if each.measures else ""
+        rest = f"lacks {unit.full(lacks)}" if lacks > 0 else ""
+        fewer = "a step of fewer samples" if each.kind == "batch" else ""
+        found.append([
+            write_change(each), unit.of(each.peak_bytes), write_step(plan, each.step_s),
+            ", ".join(filter(None, (more, fewer, rest))),
+        ])  # fmt: skip
+    return found
+
+
 def counted_rows(run: FitRun) -> list[list[str]]:
     """Counted steps, in the columns of :data:`COUNTED_HEAD`."""
-    unit, predicted = unit_of(run.plan), run.plan.peak_bytes
+    unit, predicted = unit_of_plan(run.plan), run.plan.peak_bytes
     return [
         [f"{each.step:,}", unit.of(each.bytes), f"{100 * each.bytes / predicted:.1f} %"] for each in run.counted
     ]  # fmt: skip

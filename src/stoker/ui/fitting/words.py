@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.core.units import format_count
-from stoker.records.fitting import EQUAL, FitMeasure, FitPlan, FitRun
+from stoker.records.fitting import EQUAL, FitAdvice, FitMeasure, FitPlan, FitRun
 from stoker.ui.memory.words import MemoryUnit
 
 KIND_WORDS = {
@@ -11,8 +11,11 @@ KIND_WORDS = {
     "one_by_one": "one parameter after another in the optimizer",
     "used_up": "gradients used up in the backward pass",
     "recompute": "recomputation",
+    "offload": "activations in host memory",
+    "states_away": "states of the optimizer in host memory",
     "chunks": "chunks of samples",
     "zero1": "ZeRO-1",
+    "fsdp2": "FSDP2",
 }
 """Kinds of measures as they are named to people."""
 OVER_FRAC = 0.05
@@ -25,16 +28,19 @@ def write_measure(measure: FitMeasure) -> str:
         whose = "its" if len(measure.paths) == 1 else "their"
         kept = f", {whose} products kept" if measure.keeps == "products" else ""
         return f"{format_count(len(measure.paths), 'module')} recomputed{kept}"
+    if measure.kind == "offload":
+        return f"what {format_count(len(measure.paths), 'module')} saved in host memory"
     if measure.kind == "chunks":
         return f"the model called on {measure.number} chunks of samples"
-    if measure.kind == "zero1":
-        return f"{KIND_WORDS[measure.kind]} over {measure.number} ranks"
+    if measure.kind in ("zero1", "fsdp2"):
+        kept = f", {format_count(len(measure.kept), 'unit')} of {len(measure.paths)} kept whole" if measure.kept else ""
+        return f"{KIND_WORDS[measure.kind]} over {measure.number} ranks{kept}"
     return KIND_WORDS[measure.kind]
 
 
 def write_plan(plan: FitPlan) -> str:
     """The plan in one line."""
-    unit = MemoryUnit(max(plan.plain_bytes, plan.budget_bytes))
+    unit = unit_of_plan(plan)
     budget = unit.full(plan.budget_bytes)
     if not plan.measures and plan.fits:
         return f"{unit.full(plan.plain_bytes)} fit {budget}: nothing is changed"
@@ -50,15 +56,73 @@ def write_plan(plan: FitPlan) -> str:
     )
 
 
+def write_verdict(plan: FitPlan) -> str:
+    """What the plan comes to, in one sentence without its measures."""
+    unit = unit_of_plan(plan)
+    budget = unit.full(plan.budget_bytes)
+    if plan.fits and not plan.measures:
+        return f"{unit.full(plan.plain_bytes)} fit {budget}: nothing is changed."
+    if not plan.fits:
+        return f"Nothing fits {budget}: the nearest miss lacks {unit.full(plan.lacks_bytes)}."
+    return (
+        f"{unit.of(plan.peak_bytes)} instead of {unit.full(plan.plain_bytes)} fit {budget}{_cost(plan)}, "
+        f"losses {promise_of(plan)}."
+    )
+
+
+def unit_of_plan(plan: FitPlan) -> MemoryUnit:
+    """The unit in which all bytes of a plan are shown."""
+    return MemoryUnit(max(plan.plain_bytes, plan.budget_bytes))
+
+
 def promise_of(plan: FitPlan) -> str:
     """How far losses may differ with all measures."""
     return next((each.promise for each in plan.measures if each.promise != EQUAL), EQUAL)
 
 
 def _cost(plan: FitPlan) -> str:
-    if not plan.step_s or not plan.plain_step_s:
+    share = write_step(plan, plan.step_s)
+    return f", step {share}" if share else ""
+
+
+def write_step(plan: FitPlan, step_s: float | None) -> str:
+    """Seconds of a step as a change of the plain step's; empty where either is not known."""
+    if not step_s or not plan.plain_step_s:
         return ""
-    return f", step {100 * (plan.step_s / plan.plain_step_s - 1):+.0f} %"
+    return f"{100 * (step_s / plan.plain_step_s - 1):+.0f} %"
+
+
+def write_change(advice: FitAdvice) -> str:
+    """A change to the program, as what its user would do."""
+    at = f" of {advice.line}" if advice.line else ""
+    match advice.kind:
+        case "accumulate":
+            return f"add up the gradients of {advice.number} batches of {advice.samples} samples for each step{at}"
+        case "batch":
+            return f"a batch of {advice.samples} samples from the loader{at}"
+        case "bf16":
+            return f"autocast to bf16 around the model's call{at}"
+        case "zero_grad":
+            return f"`zero_grad()`{at} right after the step of {advice.name}"
+        case "delete":
+            return f"`del {advice.name}` after {advice.line}"
+
+
+def write_advice(plan: FitPlan, advice: FitAdvice) -> str:
+    """A change to the program and what it comes to, as a part of a sentence."""
+    unit = unit_of_plan(plan)
+    share = write_step(plan, advice.step_s)
+    fewer = ", of fewer samples" if share and advice.kind == "batch" else ""
+    step = f", step {share}{fewer}" if share else ""
+    lacks = advice.peak_bytes - plan.budget_bytes
+    rest = f", lacks {unit.full(lacks)}" if lacks > 0 else ""
+    more = f" with {format_count(advice.measures, 'measure')} of --fit" if advice.measures else ""
+    return f"{write_change(advice)}: {unit.full(advice.peak_bytes)}{more}{step}{rest}"
+
+
+def write_advice_lines(plan: FitPlan) -> list[str]:
+    """A line for each change that is advised."""
+    return [f"advised, not done: {write_advice(plan, each)}" for each in plan.advice]
 
 
 def write_outcome(run: FitRun) -> str:
@@ -66,7 +130,7 @@ def write_outcome(run: FitRun) -> str:
     plan, counted = run.plan, run.counted_bytes
     if not counted:
         return ""
-    unit = MemoryUnit(max(plan.plain_bytes, plan.budget_bytes))
+    unit = unit_of_plan(plan)
     line = f"counted {unit.full(counted)} in the first steps, predicted {unit.of(plan.peak_bytes)}"
     if counted > (1 + OVER_FRAC) * plan.peak_bytes:
         names = ", ".join(dict.fromkeys(KIND_WORDS[each.kind] for each in plan.measures)) or "no remedy"

@@ -28,6 +28,7 @@ from stoker.ui.memory.words import (
     share_rows,
     write_arena,
     write_facts,
+    write_growing,
     write_kept,
     write_passes,
     write_verdict,
@@ -44,13 +45,18 @@ _NEAR = 2.0
 """A device of more than this times the peak would squeeze the picture; it is not drawn."""
 
 
-def render_memory_page(report: MemoryReport) -> str:
-    """The page."""
-    body = "\n".join(part for part in _parts(report) if part)
+def render_memory_page(report: MemoryReport, fitted: str = "") -> str:
+    """The page.
+
+    Args:
+        report: to show.
+        fitted: what ``--fit auto`` does, in words; empty for nothing.
+    """
+    body = "\n".join(part for part in _parts(report, fitted) if part)
     return render_page(f"{report.name} · stoker memory", body, FLEET_STYLE + MEMORY_STYLE)
 
 
-def _parts(report: MemoryReport) -> Iterable[str]:
+def _parts(report: MemoryReport, fitted: str) -> Iterable[str]:
     unit = MemoryUnit(report.peak_bytes)
     yield draw_header("stoker memory", report.name, write_facts(report))
     yield _verdict(report, unit)
@@ -64,6 +70,7 @@ def _parts(report: MemoryReport) -> Iterable[str]:
     rows = remedy_rows(report.remedies, unit)
     table = f'<div class="card scroll">{draw_table(REMEDY_HEAD, rows, numbers=(1, 2, 3))}</div>'
     yield draw_section(f"Remedies ({unit.name})", table, _ABOUT_REMEDIES) if rows else ""
+    yield draw_section("With --fit auto", draw_list([f"{fitted}."])) if fitted else ""
     yield draw_section("Notes", draw_list(f"{note}." for note in report.notes))
 
 
@@ -133,6 +140,8 @@ def _passes(report: MemoryReport, unit: MemoryUnit) -> str:
 def _verdict(report: MemoryReport, unit: MemoryUnit) -> str:
     held = draw_list(write_kept(each, unit).replace("`", "") + "." for each in report.held)
     more = f'<p class="soft small">Held too long</p>{held}' if held else ""
+    grows = draw_list(write_growing(each, unit).replace("`", "") + "." for each in report.grows)
+    more += f'<p class="soft small">Grows with each step</p>{grows}' if report.grows else ""
     kind = {True: "plain fits", False: "plain fails", None: "plain"}[report.fits]
     question = "What holds the memory" if report.fits is None else "Does it fit"
     return draw_answer(question, write_verdict(report).replace("  ", ": ", 1), more, kind)
@@ -153,8 +162,7 @@ def _tiles(report: MemoryReport, unit: MemoryUnit) -> str:
 
 
 def _more(report: MemoryReport) -> str:
-    recomputed = report.largest_recomputed
-    return f"{recomputed:,} with expandable segments and every block recomputed" if recomputed else "as it is"
+    return f"{report.largest_fitted:,} with --fit auto" if report.largest_fitted else "as it is"
 
 
 def _room(report: MemoryReport, unit: MemoryUnit) -> str:

@@ -12,6 +12,7 @@ from stoker.ui.memory.words import (
     write_arena,
     write_course,
     write_facts,
+    write_growing,
     write_kept,
     write_largest,
     write_passes,
@@ -25,18 +26,21 @@ _COURSE = 72
 """Characters of the step as one line."""
 
 
-def render_memory(report: MemoryReport, style: Style | None = None, command: str = "") -> str:
+def render_memory(report: MemoryReport, style: Style | None = None, command: str = "", fitted: str = "") -> str:
     """The report, lines joined by newlines, the last one ended by one.
 
     Args:
         report: to show.
         style: what the terminal shows.
         command: to type next; empty for none.
+        fitted: what ``--fit auto`` does, in words; empty for nothing.
     """
     style = style or Style()
     unit = MemoryUnit(report.peak_bytes)
     modules = render_shares(report.modules, unit, style, "(outside of modules)")
     lines = render_shares(report.lines, unit, style, "(not known)")
+    grows = [line for each in report.grows for line in wrap(write_growing(each, unit), style)]
+    arena = wrap(write_arena(report), style) if report.arena is not None else []
     held = [line for each in report.held for line in wrap(write_kept(each, unit), style)]
     blocks = (
         [style.paint(style.cut(f"stoker memory · {report.name}", style.width), 1), *wrap(write_facts(report), style)],
@@ -45,10 +49,12 @@ def render_memory(report: MemoryReport, style: Style | None = None, command: str
         titled(f"Peaks ({unit.name}, tensors alone)", _passes(report, style), style),
         titled(f"Modules ({unit.name}, tensors alone)", modules, style),
         titled(f"Lines ({unit.name}, tensors alone)", lines, style),
+        titled("Grows with each step", grows, style),
         titled("Held too long", held, style),
         titled("Largest batch", wrap(write_largest(report), style) if report.largest_batch is not None else [], style),
-        titled(f"Reserved for a step ({unit.name}, without the context)", wrap(write_arena(report), style), style),
-        titled(f"Remedies ({unit.name})", _remedies(report, unit, style), style),
+        titled(f"Reserved for a step ({unit.name}, without the context)", arena, style),
+        titled(f"Remedies ({unit.name}), one at a time", _remedies(report, unit, style), style),
+        titled("With --fit auto", wrap(fitted, style) if fitted else [], style),
         [line for note in report.notes for line in wrap(f"Note: {note}.", style, 90)],
     )
     return join(blocks, style, command)

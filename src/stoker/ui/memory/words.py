@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from stoker.records.memory import ArenaSizes, HeldTooLong, MemoryRemedy, MemoryReport, MemoryShare
+from stoker.core.units import format_count
+from stoker.records.memory import ArenaSizes, GrowingMemory, HeldTooLong, MemoryRemedy, MemoryReport, MemoryShare
 from stoker.ui.report_text import Style
 from stoker.ui.tables import render_table
 
@@ -79,11 +80,24 @@ def write_kept(held: HeldTooLong, unit: MemoryUnit) -> str:
     )
 
 
+def write_growing(each: GrowingMemory, unit: MemoryUnit) -> str:
+    """What grows with each step, until when, and what to do."""
+    where = f" ({each.line})" if each.line else ""
+    kept = "with the graph that made it: add `x.detach()` or `x.item()`" if each.keeps_graph else "which nothing frees"
+    until = "" if each.steps is None else f"; the device is full after {format_count(each.steps, 'more step')}"
+    return f"`{each.variable}`{where} keeps {_small(each.bytes, unit)} more after each step, {kept}{until}"
+
+
+def _small(size: int, unit: MemoryUnit) -> str:
+    """A size that may be far below the unit."""
+    return unit.full(size) if size >= 1e8 or (unit.name == "MB" and size >= 1e5) else f"{size / 1e6:,.2f} MB"
+
+
 def write_largest(report: MemoryReport) -> str:
     """The largest batch that fits, and how it is known."""
-    recomputed = report.largest_recomputed
-    more = f", {recomputed:,} with expandable segments and every block recomputed" if recomputed else ""
-    sizes = "both sizes" if recomputed else "this size"
+    fitted = report.largest_fitted
+    more = f", {fitted:,} with `--fit auto`" if fitted else ""
+    sizes = "both sizes" if fitted else "this size"
     how = f"{sizes} traced" if report.largest_traced else f"{sizes} by the peaks of two traced ones"
     return f"{report.largest_batch:,} as it is{more} ({how})"
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.core.compiling import build_library
+from stoker.core.code.compiling import build_library
 from stoker.train.arena.eager.library import SOURCE, WANTED, Library
 from stoker.train.arena.eager.planning import MemoryEvent, StepPlan, plan_step
 from stoker.train.arena.eager.policy import OrdinaryBlocks, PlannedRequest, StepPolicy, rounded

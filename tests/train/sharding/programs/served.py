@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stoker.train.sharding.states import shard_states
 from stoker.train.sharding.weights import shard_weights
+from stoker.train.staging.calling import shard_layers
 
 
 def main(rank, ranks, folder, what):
@@ -25,6 +26,8 @@ def main(rank, ranks, folder, what):
     model = nn.Sequential(nn.Linear(5, 80), nn.ReLU(), nn.Linear(80, 3))
     if what.startswith("weights"):
         ddp = shard_weights(model)
+    elif what.startswith("layers"):
+        ddp = shard_layers(model, torch.ones(4, 5), cuts=["2"])
     else:
         ddp = DistributedDataParallel(model)
         shard_states(ddp)

@@ -76,5 +76,5 @@ class CompiledEngine(IntegerEngine):
 
 
 def _addresses(arrays: Sequence[NDArray[Any]]) -> Any:
-    """A C array of where arrays lie; whoever calls keeps them alive."""
+    """A C array of where arrays lie; the caller keeps them alive."""
     return (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))

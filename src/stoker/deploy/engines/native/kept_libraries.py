@@ -7,7 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from stoker.core.compiling import build_library, compiler
+from stoker.core.code.compiling import build_library, compiler
 
 OPTIONS = ("-O3", "-march=native")
 WANTED = "the C++ engine of stoker deploy"
@@ -38,7 +38,7 @@ def library_path(text: str, folder: Path | None = None) -> Path:
         source.write_text(text, encoding="utf-8")
         made = Path(building, "engine.so")
         build_library(source, made, wanted=WANTED, options=OPTIONS)
-        made.replace(path)  # whole or not at all, whoever else compiles it
+        made.replace(path)  # whole or not at all, if another process compiles it too
     return path
 
 

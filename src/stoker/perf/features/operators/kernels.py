@@ -89,13 +89,20 @@ class Recurrent(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, name: str, steps: int, hidden: int, directions: int, record: Record, shape: tuple[int, ...],
-        x: Tensor, h: Tensor, c: Tensor | None, *weights: Tensor,
+        batch_first: bool, x: Tensor, h: Tensor, c: Tensor | None, *weights: Tensor,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        """Shapes of output and last states. ``shape`` is the output's; the size of a projection is its last one."""
+        """Shapes of output and last states. ``shape`` is the output's; the size of a projection is its last one.
+
+        The kernel has time first in memory: with the batch first, the input is copied for it in each pass, the
+        output's gradient in the backward pass, and the output is a view (``_cudnn_impl`` and ``_cudnn_rnn_backward``
+        in aten/src/ATen/native/cudnn/RNN.cpp; a recorded run shows the copies).
+        """
         gates = GATES[name]
         matrices = [weight for weight in weights if weight.dim() == 2]
         tokens = math.prod(x.shape[:-1])
-        out = x.new_empty(shape)
+        turned = batch_first and len(shape) == 3
+        copies = [torch.empty_like(x)] if turned else []
+        out = x.new_empty((shape[1], shape[0], shape[2])).transpose(0, 1) if turned else x.new_empty(shape)
         layers = h.shape[0]
         reserve = x.new_empty((recurrent_reserve(gates, layers, directions), tokens, hidden))
         ctx.save_for_backward(x, h, c, out, reserve, *weights)
@@ -104,30 +111,35 @@ class Recurrent(torch.autograd.Function):
         again = sum(m.numel() * m.element_size() for m in matrices[1::2]) * (steps - 1)
         flops = 2.0 * tokens * width + 10.0 * tokens * layers * hidden
         taken = scratch.recurrent(tokens * hidden * directions * x.element_size(), sum(each.nbytes for each in weights))
-        ctx.rest = name, flops, again, taken, record
+        ctx.rest = name, flops, again, taken, record, turned
         ctx.dims = (tokens, steps, x.shape[-1], hidden, layers, gates)
         states = [torch.empty_like(h), *([torch.empty_like(c)] if c is not None else [])]
         reads = [*_all(x, h, c, *weights), Touch(matrices[1], again)]
-        record(name, Cost("rnn", flops, ctx.dims, reads, _all(out, reserve, *states), taken), x.dtype)
+        record(name, Cost("rnn", flops, ctx.dims, reads, _all(*copies, out, reserve, *states), taken), x.dtype)
         return (out, *states)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *state_grads: Tensor) -> tuple[Any, ...]:
-        """Shapes of the gradients; both products of each forward product."""
+        """Shapes of the gradients; both products of each forward product. Those of weights are one piece of memory."""
         x, h, c, out, reserve, *weights = ctx.saved_tensors
-        name, flops, again, taken, record = ctx.rest
-        wanted = ctx.needs_input_grad[6:]
+        name, flops, again, taken, record, turned = ctx.rest
+        wanted = ctx.needs_input_grad[7:]
+        copies = [torch.empty_like(x), torch.empty_like(grad)] if turned else []
         grads = [
-            torch.empty_like(t) if w and t is not None else None
-            for t, w in zip((x, h, c, *weights), wanted, strict=True)
+            torch.empty_like(t) if w and t is not None else None for t, w in zip((x, h, c), wanted[:3], strict=True)
+        ]
+        sizes = [weight.numel() for weight in weights]
+        parts = weights[0].new_empty(sum(sizes)).split(sizes)
+        grads += [
+            part.view(weight.shape) if w else None for part, weight, w in zip(parts, weights, wanted[3:], strict=True)
         ]
         matrix = next(weight for weight in weights if weight.dim() == 2)
         reads = [*_all(x, h, c, out, reserve, grad, *weights), Touch(matrix, again)]
         # The gates' gradients are written once and read by the products for the weights.
         gates = touched(reserve)
-        cost = Cost("rnn", 2 * flops, ctx.dims, [*reads, gates], [*_all(*grads), gates], taken)
+        cost = Cost("rnn", 2 * flops, ctx.dims, [*reads, gates], [*_all(*copies, *grads), gates], taken)
         record(f"{name}_backward", cost, x.dtype)
-        return (None, None, None, None, None, None, *grads)
+        return (None, None, None, None, None, None, None, *grads)
 
 
 class RmsNorm(torch.autograd.Function):

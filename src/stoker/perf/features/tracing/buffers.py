@@ -6,16 +6,18 @@ A buffer is one allocation: a number for each storage that was seen, never reuse
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from stoker.perf.features.lifetimes import GrowingHolder
 from stoker.perf.features.records import Phase
 from stoker.perf.features.torch_private import identity_of
-from stoker.perf.features.tracing.holders import lines_of, tensors_in
+from stoker.perf.features.tracing.holders import tensors_in
 from stoker.perf.features.tracing.places import frames, program_line
+from stoker.perf.features.tracing.sources import lines_of
 
 Role = Literal["weight", "gradient", "state", "input", "buffer"]
 
@@ -47,6 +49,8 @@ class Buffers:
         """What else was used so when the step began, such as gradients of the step before; no part of the features."""
         self.scratch: list[tuple[int, int, Phase, int, str]] = []
         """Memory of kernels while they run: events before it, bytes, phase, module and line."""
+        self.grows: tuple[GrowingHolder, ...] = ()
+        """Containers of the program that hold more after the step than before it."""
         self._numbers: dict[int, int] = {}
         self._references: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._aliases: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -54,6 +58,8 @@ class Buffers:
         """``n`` for an allocation of buffer n, ``~n`` for its end."""
         self.begun = 0
         """Events before the step."""
+        self.is_away: Callable[[Tensor], bool] = lambda _: False
+        """Whether a tensor that the program keeps lies in host memory, and so is none of the device's."""
 
     @property
     def now(self) -> int:
@@ -106,19 +112,27 @@ class Buffers:
 
     def give_role(self, tensor: Tensor, role: Role) -> None:
         """Sets what a tensor's memory is used for."""
-        if tensor.layout is torch.strided:
+        if tensor.layout is torch.strided and not self.is_away(tensor):
             self.roles.setdefault(self.number(tensor), role)
 
     def alive(self) -> set[int]:
         """Buffers that are alive now."""
         return set(self._references)
 
+    def known(self, tensor: Tensor) -> int | None:
+        """The buffer of a tensor, if it was seen before."""
+        return self._numbers.get(identity_of(tensor.untyped_storage()))
+
+    def live_bytes(self) -> int:
+        """Bytes that are alive now."""
+        return sum(self.sizes[number] for number in self._references)
+
     def mark(self) -> None:
         """Records live buffers at the start of a backward pass."""
         self.marks.append(self.alive())
         for tensor, name, frame in tensors_in(frames()):
             if tensor.layout is torch.strided:
-                number = self._numbers.get(identity_of(tensor.untyped_storage()))
+                number = self.known(tensor)
                 if number is not None and number not in self.held:
                     self.held[number] = (name, *lines_of(frame, name))
 
@@ -137,7 +151,7 @@ class Buffers:
     def note_roles(self, tensors: Iterable[Tensor], role: Role) -> None:
         """Records what tensors are used for when the step begins, which may replace them."""
         for tensor in tensors:
-            number = self._numbers.get(identity_of(tensor.untyped_storage()))
+            number = self.known(tensor)
             if number is not None:
                 self.old_roles[number] = role
 

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import importlib
 import os
+import sys
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -68,10 +69,10 @@ def alone(note: Note) -> Generator[None]:
     if not torch.distributed.is_available():
         yield
         return
-    for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1")):
-        os.environ.setdefault(name, value)
     distributed, parallel = torch.distributed, nn.parallel.DistributedDataParallel
+    environ = type(os.environ)
     changes: list[Change] = [
+        (environ, "__getitem__", _placed(environ.__getitem__)),
         (distributed, "init_process_group", _joined_by(note)),
         (distributed.distributed_c10d, "init_process_group", _joined_by(note)),
         (distributed, "barrier", lambda *_, **__: None),
@@ -96,6 +97,29 @@ def alone(note: Note) -> Generator[None]:
     finally:
         if distributed.is_initialized():
             distributed.destroy_process_group()
+
+
+def _placed(original: Any) -> Callable[..., str]:
+    """``os.environ[name]`` that knows a rank where a program without a launcher would end.
+
+    What only asks, by ``get`` or ``in``, finds what is there: libraries choose by it whether they wrap a model.
+    """
+
+    def getitem(self: Any, key: Any) -> str:
+        try:
+            return original(self, key)
+        except KeyError:
+            asks = sys._getframe(1).f_globals.get("__name__") in _MAPPINGS  # pyright: ignore[reportPrivateUsage]
+            if asks or key not in _PLACE:
+                raise
+            return _PLACE[key]
+
+    return getitem
+
+
+_PLACE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+_MAPPINGS = ("collections.abc", "_collections_abc")
+"""Modules whose ``get`` and ``in`` read an item."""
 
 
 def _joined_by(note: Note) -> Callable[..., None]:

@@ -71,6 +71,8 @@ class Redirect(TorchFunctionMode):
         self.stand_ins: StandIns | None = None
         self.applying = False
         """Whether a module's own tensors are being moved, which are not input."""
+        self.has_moved = False
+        """Whether a module was moved to the accelerator, and its recurrent layers with it."""
         self.moved_bytes = 0
         """Bytes copied to the accelerator, weights aside."""
         self._handlers: dict[Any, Callable[..., Any]] = {
@@ -115,6 +117,7 @@ class Redirect(TorchFunctionMode):
         devices = [isinstance(arg, (int, str, torch.device)) and _is_accelerator(arg) for arg in args]
         if any(devices):
             self._moved(x)
+            self.has_moved |= self.applying
         args = tuple("cpu" if device else arg for arg, device in zip(args, devices, strict=True))
         return Tensor.to(x, *args, **kwargs)
 
@@ -224,6 +227,40 @@ def _apply_of(redirect: Redirect) -> Callable[..., torch.nn.Module]:
     return apply
 
 
+def _cuda_of(redirect: Redirect) -> Callable[..., torch.nn.Module]:
+    """``Module.cuda``, after which weights are where they were but for those of recurrent layers."""
+
+    def cuda(self: torch.nn.Module, *_: Any) -> torch.nn.Module:
+        redirect.has_moved = True
+        for module in self.modules():
+            if isinstance(module, torch.nn.RNNBase):
+                module.flatten_parameters()
+        return self
+
+    return cuda
+
+
+def _flatten_of(redirect: Redirect) -> Callable[[torch.nn.RNNBase], None]:
+    """``RNNBase.flatten_parameters`` as on CUDA: cuDNN has all weights of a layer in one piece of memory.
+
+    That is allocated next to the weights, and these are freed once they are copied (torch/nn/modules/rnn.py and
+    ``_cudnn_rnn_flatten_weight`` in aten/src/ATen/native/cudnn/RNN.cpp).
+    """
+
+    def flatten(self: torch.nn.RNNBase) -> None:
+        weights = [weight for layer in self.all_weights for weight in layer]
+        alike = {weight.dtype for weight in weights}
+        if not redirect.has_moved or len(alike) != 1 or not all(isinstance(each, FakeTensor) for each in weights):
+            return
+        with torch.no_grad():
+            flat = weights[0].new_empty(sum(weight.numel() for weight in weights))
+            parts = flat.split([weight.numel() for weight in weights])
+            for weight, part in zip(weights, parts, strict=True):
+                weight.data = part.view(weight.shape)
+
+    return flatten
+
+
 @contextlib.contextmanager
 def redirected(recorder: DispatchRecorder, redirect: Redirect) -> Generator[None]:
     """Runs the block under both modes, with replacements for torch's functions that modes do not see."""
@@ -234,11 +271,12 @@ def redirected(recorder: DispatchRecorder, redirect: Redirect) -> Generator[None
         (torch.amp, "GradScaler", _Scaler),
         (torch.cuda.amp, "GradScaler", _Scaler),
         (torch.nn.Module, APPLY, _apply_of(redirect)),
-        (torch.nn.Module, "cuda", lambda self, *_: self),
+        (torch.nn.Module, "cuda", _cuda_of(redirect)),
         (torch, "compile", _compile_of(recorder)),
         (torch.autograd, RUN_BACKWARD, _backward_of(recorder)),
     ]
     if redirect.stand_ins:
+        changes.append((torch.nn.RNNBase, "flatten_parameters", _flatten_of(redirect)))
         changes += [(functional, name, value) for name, value in redirect.stand_ins.functional.items()]
     with Patches("a program is traced: devices") as patches:
         for owner, name, value in changes:

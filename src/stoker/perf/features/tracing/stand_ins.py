@@ -99,7 +99,7 @@ class StandIns:
         directions = 2 if both else 1
         hidden = (c if c is not None else h).shape[-1]
         shape = (*x.shape[:-1], directions * h.shape[-1])
-        found = Recurrent.apply(name, steps, hidden, directions, self._record, shape, x, h, c, *weights)
+        found = Recurrent.apply(name, steps, hidden, directions, self._record, shape, batch_first, x, h, c, *weights)
         return tuple(found)
 
 

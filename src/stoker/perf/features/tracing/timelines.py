@@ -51,7 +51,7 @@ def timeline_of(recorder: DispatchRecorder, watch: StepFollower, features: StepF
     held = tuple(HeldVariable(number, name, *lines) for number, (name, *lines) in sorted(buffers.held.items()))
     return MemoryTimeline(
         name=features.name, target=features.target, batch_size=features.batch_size, begin=buffers.begun, end=end,
-        buffers=found, calls=calls, held=held,
+        buffers=found, calls=calls, held=held, grows=buffers.grows,
         scratch=tuple(
             Scratch(at, size, phase, names[module], line) for at, size, phase, module, line in buffers.scratch
         ),
@@ -67,7 +67,7 @@ def _owned(buffers: Buffers, watch: StepFollower) -> dict[int, str]:
         path = owners.get(id(parameter), "")
         leaves = [parameter, parameter.grad, *tree_leaves(states.get(id(parameter)))]
         for tensor in leaves:
-            if isinstance(tensor, Tensor) and tensor.layout is torch.strided:
+            if isinstance(tensor, Tensor) and tensor.layout is torch.strided and not buffers.is_away(tensor):
                 found[buffers.number(tensor)] = path
     return found
 

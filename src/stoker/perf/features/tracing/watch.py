@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import torch
@@ -135,9 +135,27 @@ class StepFollower:
             found = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
             self.outputs[number] = sum(tensor.numel() * tensor.element_size() for tensor in found)
 
-    def _optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _optimizer(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         self.optimizers.setdefault(id(optimizer), optimizer)
         self._recorder.phase = "optimizer"
+        # A closure makes the passes inside of the step: Lightning steps so.
+        if kwargs.get("closure") is not None:
+            return args, {**kwargs, "closure": self._passes(kwargs["closure"])}
+        if len(args) > 1 and args[1] is not None:
+            return (args[0], self._passes(args[1]), *args[2:]), kwargs
+        return args, kwargs
+
+    def _passes(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def passes() -> Any:
+            self._recorder.phase = "forward"
+            try:
+                return closure()
+            finally:
+                self._recorder.phase = "optimizer"
+
+        return passes
 
     def _optimized(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._recorder.phase = "forward"

@@ -8,21 +8,27 @@ that trace was above.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec.structs
 
-from stoker.perf.features.lifetimes import MemoryTimeline
+from stoker.perf.features.lifetimes import GrowingHolder, MemoryTimeline
 from stoker.perf.features.records import StepFeatures
-from stoker.perf.memory.choice.options import Options, has_foreach, why_not_used_up, with_options
-from stoker.perf.memory.choice.tree_choice import StepPart, choose_parts
+from stoker.perf.memory.choice.offloading import HostLink, sent_away
+from stoker.perf.memory.choice.options import (
+    Options,
+    has_foreach,
+    why_not_used_up,
+    why_states_stay,
+    with_options,
+)
+from stoker.perf.memory.choice.tree_choice import StepPart, Way, choose_parts
 from stoker.perf.memory.choice.unit_costs import parts_of
-from stoker.perf.memory.choice.units import ModuleUnit, nested_units, repeated
-from stoker.perf.memory.needs import CONTEXT_BYTES
-from stoker.perf.memory.reserve import replay
-from stoker.perf.memory.timeline import peak_before, step_peak
-from stoker.records.fitting import FitMeasure, FitPlan, Keeps, RejectedFit, TracedModel
+from stoker.perf.memory.choice.units import ModuleUnit, all_units, nested_units, repeated
+from stoker.perf.memory.reserve import CONTEXT_BYTES, Reserve, replay
+from stoker.perf.memory.timeline import growing, peak_before, step_peak
+from stoker.records.fitting import FitMeasure, FitPlan, Keeps, MeasureKind, RejectedFit, TracedModel
 
 INTERVAL_FRAC = 0.005
 """Share of a predicted peak by which counted ones were above it: the budget is taken as less by so much."""
@@ -44,7 +50,10 @@ class FitQuestion:
         device: what they are of.
         emulated: whether they are of tensors alone, counted while it runs on CPUs.
         barred: kinds of measures that turned out not to work, with the reason.
-        without: modules that turned out not to be repeatable, with the reason.
+        without: modules to which nothing can be done after all, with the reason.
+        link: to host memory; None where nothing may lie there.
+        host_is_last: whether host memory is taken only where nothing else fits: what leaves an emulated device stays in
+            the memory of its machine.
     """
 
     name: str
@@ -56,16 +65,32 @@ class FitQuestion:
     emulated: bool
     barred: Mapping[str, str] = field(default_factory=dict[str, str])
     without: Mapping[str, str] = field(default_factory=dict[str, str])
+    link: HostLink | None = None
+    host_is_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
-    """Options and units, and what they come to."""
+class FitChoice:
+    """Options and units, and what they come to.
+
+    Attributes:
+        options: for the whole program.
+        keeps: what each repeated unit keeps, by its path.
+        timeline: of the step in this form.
+        peak: that it takes of the device.
+        added_s: seconds that it adds to a step.
+    """
 
     options: Options
-    keeps: Mapping[str, Keeps]
+    keeps: Mapping[str, Way]
+    timeline: MemoryTimeline
     peak: int
     added_s: float
+
+    @property
+    def uses_host(self) -> bool:
+        """Whether anything lies in host memory."""
+        return self.options.states_away or "away" in self.keeps.values()
 
 
 def plan_fit(question: FitQuestion, *, margin: int = 0) -> FitPlan:
@@ -75,30 +100,64 @@ def plan_fit(question: FitQuestion, *, margin: int = 0) -> FitPlan:
         question: to answer.
         margin: bytes that the peak must stay below the budget besides its interval.
     """
-    planner = _Planner(question)
-    plain = taken_of(question.timeline, emulated=question.emulated, expandable=False)
+    planner = FitPlanner(question)
+    plain = taken_of(
+        question.timeline, emulated=question.emulated, expandable=False, available=question.budget
+    )  # fmt: skip
     step_s = sum(call.seconds for call in question.timeline.calls) or None
     base = FitPlan(
         name=question.name, budget_bytes=question.budget, device=question.device, model=question.model.model,
         num_parameters=question.model.num_parameters, plain_bytes=plain, plain_step_s=step_s, peak_bytes=plain,
-        step_s=step_s,
+        step_s=step_s, notes=tuple(map(_said_to_grow, growing(question.timeline))),
     )  # fmt: skip
     if plain <= question.budget:
         return base
     found, rejected = planner.choose(margin)
     measures = planner.measures(found)
+    notes = (_priced(question.link),) if question.link is not None and found.uses_host else ()
     return msgspec.structs.replace(
         base, peak_bytes=found.peak, step_s=None if step_s is None else step_s + found.added_s, measures=measures,
-        lacks_bytes=max(0, found.peak - question.budget), rejected=tuple(rejected),
+        lacks_bytes=max(0, found.peak - question.budget), rejected=tuple(rejected), notes=(*base.notes, *notes),
     )  # fmt: skip
 
 
-def taken_of(timeline: MemoryTimeline, *, emulated: bool, expandable: bool) -> int:
-    """What a timeline takes of the device: bytes of tensors, or with what the allocator reserves and the context."""
+def _priced(link: HostLink) -> str:
+    rate = f"{link.bytes_per_s / 1e9:.0f} GB/s"
+    if link.overlaps:
+        return f"copies to host memory were simulated to overlap with compute, at {rate} in each direction"
+    return f"copies to host memory were priced at {rate} without overlap, as on an emulated device"
+
+
+def taken_of(
+    timeline: MemoryTimeline, *, emulated: bool, expandable: bool, available: int | None = None
+) -> int:  # fmt: skip
+    """What a timeline takes of the device: bytes of tensors, or with what the allocator reserves and the context.
+
+    Args:
+        timeline: of a program.
+        emulated: whether bytes of tensors alone are counted.
+        expandable: whether segments of the allocator grow.
+        available: bytes of the device; where these are short, the allocator returns what it holds unused before it
+            gives up.
+    """
+    found = reserve_of(timeline, emulated=emulated, expandable=expandable, available=available)
+    return found.reserved + (0 if emulated else int(CONTEXT_BYTES))
+
+
+def reserve_of(
+    timeline: MemoryTimeline, *, emulated: bool, expandable: bool = False, available: int | None = None
+) -> Reserve:  # fmt: skip
+    """What is reserved for a timeline, without a context; arguments as those of :func:`taken_of`."""
     if emulated:
-        return max(step_peak(timeline).bytes, peak_before(timeline).bytes)
+        before = peak_before(timeline).bytes
+        most = max(step_peak(timeline).bytes, before)
+        return Reserve(most, most, before)
     found = replay(timeline, expandable=expandable, workspace_bytes=timeline.workspace_bytes)
-    return found.reserved + int(CONTEXT_BYTES)
+    room = None if available is None else available - int(CONTEXT_BYTES)
+    if room is None or found.reserved <= room or found.requested > room:
+        return found
+    within = replay(timeline, expandable=expandable, limit=room, workspace_bytes=timeline.workspace_bytes)
+    return found if within.full else within
 
 
 def _steps_alone(timeline: MemoryTimeline) -> MemoryTimeline:
@@ -113,27 +172,65 @@ def _steps_alone(timeline: MemoryTimeline) -> MemoryTimeline:
     return msgspec.structs.replace(timeline, begin=1, end=timeline.end - past, buffers=lives, calls=calls, held=())
 
 
-class _Planner:
-    def __init__(self, question: FitQuestion) -> None:
+class FitPlanner:
+    """Choices for a question.
+
+    Args:
+        question: to answer.
+        units: of its timeline, where they are known.
+    """
+
+    def __init__(self, question: FitQuestion, units: tuple[ModuleUnit, ...] | None = None) -> None:
         self._question = question
         self._step_s = sum(call.seconds for call in question.timeline.calls)
         self._expandable = not question.emulated and "expandable" not in question.barred
-        kept = {**question.model.kept_as_is, **question.without}
-        barred = question.model.compiled or "recompute" in question.barred
-        self._units: tuple[ModuleUnit, ...] = () if barred else nested_units(question.timeline, kept.keys())
-        self._by_path = {unit.path: unit for unit in _all(self._units)}
+        model, barred = question.model, question.barred
+        kept = {**model.kept_as_is, **question.without}
+        stay = {*model.class_stays, *question.without, ""}
+        self._units: tuple[ModuleUnit, ...] = units or ()
+        if units is None and not model.compiled and not ("recompute" in barred and "offload" in barred):
+            self._units = nested_units(
+                question.timeline, kept.keys(), None if question.link is None or "offload" in barred else stay
+            )
+        self._by_path = {unit.path: unit for unit in all_units(self._units)}
+        self._order = {path: place for place, path in enumerate(self._by_path)}
 
     def taken(self, timeline: MemoryTimeline, *, expandable: bool) -> int:
         """What repeated steps of a timeline take of the device."""
         return taken_of(_steps_alone(timeline), emulated=self._question.emulated, expandable=expandable)
 
-    def choose(self, margin: int) -> tuple[_Choice, list[RejectedFit]]:
+    def alone(self, budget: int) -> list[tuple[MeasureKind, FitChoice]]:
+        """Each kind of measure by itself: units that make it fit in the least time, or with the least peak."""
+        plain = self._question.timeline
+        found: list[tuple[MeasureKind, FitChoice]] = []
+        if self._expandable:
+            found.append(("expandable", self._tried(plain, Options(), {}, 0.0)))
+        growing, self._expandable = self._expandable, False
+        for options in self._options(None):
+            if options != Options():
+                timeline, added_s = with_options(plain, options)
+                kind: MeasureKind = "one_by_one" if options.one_by_one else "used_up"
+                found.append((kind, self._tried(timeline, options, {}, added_s)))
+        if self._units:
+            found.append(("recompute", self._of(Options(), budget, None)))
+        self._expandable = growing
+        return found
+
+    def least(self) -> int:
+        """About the least that the program can be made to take."""
+        link = self._question.link
+        return min(self._of(options, 0, link).peak for options in self._options(link))
+
+    def choose(self, margin: int) -> tuple[FitChoice, list[RejectedFit]]:
         """The quickest that fits, or the one with the least peak, and why others are not it."""
         budget = int(self._question.budget * (1 - INTERVAL_FRAC)) - margin
-        candidates = [found for options in self._options() for found in self._of(options, budget)]
-        fitting = [each for each in candidates if each.peak <= budget]
-        if not fitting:  # without room for the interval, rather than not at all
-            fitting = [each for each in candidates if each.peak <= self._question.budget - margin]
+        is_last = self._question.host_is_last
+        candidates = self._candidates(budget, None if is_last else self._question.link)
+        fitting = self._fitting_of(candidates, budget, margin)
+        if not fitting and is_last and self._question.link is not None:
+            others = self._candidates(budget, self._question.link)
+            candidates = [*candidates, *others]
+            fitting = self._fitting_of(others, budget, margin)
         if fitting:
             # Of equal times, the one that does least to the program.
             best = min(fitting, key=lambda each: (each.added_s, _weight(each)))
@@ -141,7 +238,15 @@ class _Planner:
             best = min(candidates, key=lambda each: (each.peak, each.added_s))
         return best, self._rejected(best, candidates)
 
-    def _options(self) -> list[Options]:
+    def _candidates(self, budget: int, link: HostLink | None) -> list[FitChoice]:
+        return [self._of(options, budget, link) for options in self._options(link)]
+
+    def _fitting_of(self, candidates: Sequence[FitChoice], budget: int, margin: int) -> list[FitChoice]:
+        found = [each for each in candidates if each.peak <= budget]
+        # Without room for the interval, rather than not at all.
+        return found or [each for each in candidates if each.peak <= self._question.budget - margin]
+
+    def _options(self, link: HostLink | None) -> list[Options]:
         question = self._question
         foreach = has_foreach(question.timeline) and "one_by_one" not in question.barred
         self.why_not_used_up = question.barred.get("used_up") or why_not_used_up(
@@ -149,23 +254,27 @@ class _Planner:
         )
         single = (False, True) if foreach else (False,)
         used = (False,) if self.why_not_used_up else (False, True)
-        # Gradients that are used up one by one leave nothing to update together.
-        return [Options(*each) for each in itertools.product(single, used) if not all(each)]
+        self.why_states_stay = question.barred.get("states_away") or why_states_stay(question.timeline, question.model)
+        away = (False,) if link is None or self.why_states_stay else (False, True)
+        # Gradients that are used up one by one leave nothing to update together; neither do states that are away.
+        return [Options(*each) for each in itertools.product(single, used, away) if not (each[0] and any(each[1:]))]
 
-    def _of(self, options: Options, budget: int) -> list[_Choice]:
+    def _of(self, options: Options, budget: int, link: HostLink | None) -> FitChoice:
         """The quickest choice of units with some options that fits; without one, that of the least peak."""
-        timeline, added_s = with_options(self._question.timeline, options)
-        parts = parts_of(timeline, self._units, products="products" not in self._question.barred)
+        timeline, added_s = with_options(self._question.timeline, options, link)
+        parts = parts_of(
+            timeline, self._units, products="products" not in self._question.barred,
+            repeats="recompute" not in self._question.barred, link=link,
+        )  # fmt: skip
         found = self._fitting(timeline, parts, options, added_s, budget)
         if found is not None:
-            return [found]
-        high = self.taken(timeline, expandable=self._expandable)
-        keeps = self._least(parts, high)
-        return [self._tried(timeline, options, keeps, added_s)]
+            return found
+        keeps = self._least(parts, step_peak(timeline).bytes)
+        return self._tried(timeline, options, keeps, added_s)
 
     def _fitting(
         self, timeline: MemoryTimeline, parts: Sequence[StepPart], options: Options, added_s: float, budget: int
-    ) -> _Choice | None:
+    ) -> FitChoice | None:
         room = budget - self._beside(timeline)
         for _ in range(_TRIES):
             keeps = choose_parts(parts, room)
@@ -183,9 +292,9 @@ class _Planner:
             return 0
         return self.taken(timeline, expandable=True) - step_peak(timeline).bytes
 
-    def _least(self, parts: Sequence[StepPart], high: int) -> dict[str, Keeps]:
+    def _least(self, parts: Sequence[StepPart], high: int) -> dict[str, Way]:
         """The choice with about the least peak, by halving."""
-        low, found = 0, dict[str, Keeps]()
+        low, found = 0, dict[str, Way]()
         step = max(1, int(_PRECISION * high))
         while high - low > step:
             middle = (low + high) // 2
@@ -196,15 +305,32 @@ class _Planner:
                 high, found = middle, keeps
         return found
 
-    def _tried(self, timeline: MemoryTimeline, options: Options, keeps: Mapping[str, Keeps], added_s: float) -> _Choice:
-        changed, seconds = repeated(timeline, [(self._by_path[path], each) for path, each in keeps.items()])
-        return _Choice(options, keeps, self.taken(changed, expandable=self._expandable), added_s + seconds)
+    def _tried(self, timeline: MemoryTimeline, options: Options, keeps: Mapping[str, Way], added_s: float) -> FitChoice:
+        changed, seconds = self._changed(timeline, keeps)
+        peak = self.taken(changed, expandable=self._expandable)
+        return FitChoice(options, keeps, changed, peak, added_s + seconds)
 
-    def measures(self, found: _Choice) -> tuple[FitMeasure, ...]:
+    def _changed(self, timeline: MemoryTimeline, keeps: Mapping[str, Way]) -> tuple[MemoryTimeline, float]:
+        """The timeline with a choice of units, and the added seconds."""
+        added = 0.0
+        if away := self._in_order(keeps, "away"):
+            assert self._question.link is not None
+            timeline, added = sent_away(timeline, [self._by_path[path] for path in away], self._question.link)
+        again: list[tuple[ModuleUnit, Keeps]] = [
+            (self._by_path[path], each) for path, each in keeps.items() if each != "away"
+        ]
+        timeline, seconds = repeated(timeline, again)
+        return timeline, added + seconds
+
+    def _in_order(self, keeps: Mapping[str, Way], way: Way) -> list[str]:
+        """Paths of units of one way, in the order of their forward passes."""
+        return sorted((path for path, each in keeps.items() if each == way), key=self._order.__getitem__)
+
+    def measures(self, found: FitChoice) -> tuple[FitMeasure, ...]:
         """The choice as measures, each with what it saves after those before it."""
         question = self._question
         made: list[FitMeasure] = []
-        timeline = question.timeline
+        start = timeline = question.timeline
         before = self.taken(timeline, expandable=False)
 
         def add(measure: FitMeasure, changed: MemoryTimeline, seconds: float) -> None:
@@ -221,25 +347,47 @@ class _Planner:
             add(FitMeasure(kind="one_by_one"), *with_options(timeline, Options(one_by_one=True)))
         if found.options.used_up:
             add(FitMeasure(kind="used_up"), *with_options(timeline, Options(used_up=True)))
-        chosen: list[tuple[ModuleUnit, Keeps]] = []
+        if found.options.states_away:
+            changed, seconds = with_options(start, found.options, question.link)
+            add(FitMeasure(kind="states_away"), changed, seconds - sum(each.added_s or 0.0 for each in made))
         start, spent = timeline, 0.0
-        kinds: tuple[Keeps, ...] = ("products", "nothing")
-        for keeps in kinds:
-            paths = [path for path in self._by_path if found.keeps.get(path) == keeps]
-            if paths:
-                chosen.extend((self._by_path[path], keeps) for path in paths)
-                changed, seconds = repeated(start, chosen)
-                add(FitMeasure(kind="recompute", paths=tuple(paths), keeps=keeps), changed, seconds - spent)
-                spent = seconds
+        chosen: dict[str, Way] = {}
+        ways: tuple[Way, ...] = ("away", "products", "nothing")
+        for way in ways:
+            paths = self._in_order(found.keeps, way)
+            if not paths:
+                continue
+            chosen |= dict.fromkeys(paths, way)
+            changed, seconds = self._changed(start, chosen)
+            if way == "away":
+                measure = FitMeasure(kind="offload", paths=tuple(paths))
+            else:
+                measure = FitMeasure(kind="recompute", paths=tuple(paths), keeps=way)
+            add(measure, changed, seconds - spent)
+            spent = seconds
         return tuple(made)
 
-    def _rejected(self, best: _Choice, candidates: Sequence[_Choice]) -> list[RejectedFit]:
+    def _refuse_away(self, found: list[RejectedFit], best: FitChoice, priced: Callable[[str, FitChoice], None]) -> None:
+        """Host memory, where it is not in the choice."""
+        question = self._question
+        if question.link is None:
+            return
+        if self.why_states_stay:
+            found.append(_refused("states of the optimizer in host memory", self.why_states_stay))
+        every: dict[str, Way] = {unit.path: "away" for unit in self._units if unit.can_leave}
+        if every and "away" not in best.keeps.values():
+            timeline, added_s = with_options(question.timeline, best.options, question.link)
+            priced(_SIMULATED, self._tried(timeline, best.options, every, added_s))
+
+    def _rejected(self, best: FitChoice, candidates: Sequence[FitChoice]) -> list[RejectedFit]:
         """Kinds that are not in the choice, what they would have come to, and why they are not."""
         question, found = self._question, list[RejectedFit]()
 
-        def priced(name: str, each: _Choice, reason: str = "") -> None:
+        def priced(name: str, each: FitChoice, reason: str = "") -> None:
             step_s = self._step_s + each.added_s if self._step_s else None
             slower = "it is slower" if each.added_s >= best.added_s else "it does more to the program"
+            if each.added_s < best.added_s and question.host_is_last and each.uses_host:
+                slower = "what leaves an emulated device stays in this machine's memory"
             reason = reason or (slower if each.peak <= question.budget else "it does not fit")
             found.append(RejectedFit(name=name, peak_bytes=each.peak, step_s=step_s, reason=reason))
 
@@ -248,24 +396,35 @@ class _Planner:
                 priced(_named(each), each)
         ways: tuple[Keeps, ...] = ("nothing", "products")
         for keeps in ways:
-            every: dict[str, Keeps] = {
-                unit.path: keeps for unit in self._units if keeps == "nothing" or unit.has_products
+            every: dict[str, Way] = {
+                unit.path: keeps
+                for unit in self._units
+                if unit.can_repeat and (keeps == "nothing" or unit.has_products)
             }
             if every and every != best.keeps:
-                timeline, added_s = with_options(question.timeline, best.options)
+                timeline, added_s = with_options(question.timeline, best.options, question.link)
                 name = f"every outermost module recomputed{', products kept' if keeps == 'products' else ''}"
                 priced(name, self._tried(timeline, best.options, every, added_s))
+        self._refuse_away(found, best, priced)
         if self.why_not_used_up:
             found.append(_refused("gradients used up in the backward pass", self.why_not_used_up))
         for kind, reason in question.barred.items():
-            if kind != "used_up":
+            if kind not in ("used_up", "states_away"):
                 found.append(_refused(kind, reason))
         if question.model.compiled:
             found.append(_refused("recomputation", "the program compiles its model, and torch chooses what is kept"))
         for path, reason in itertools.islice({**question.model.kept_as_is, **question.without}.items(), 20):
             if reason != UNCALLED:
-                found.append(_refused(f"recomputation of `{path}`", reason))
+                found.append(_refused(f"recomputation of `{path}`" if path else "recomputation of all of it", reason))
         return found
+
+
+_SIMULATED = "activations of every outermost module in host memory (simulated)"
+
+
+def _said_to_grow(each: GrowingHolder) -> str:
+    at = f" ({each.line})" if each.line else ""
+    return f"`{each.name}`{at} keeps {each.bytes / 1e6:,.1f} MB more after each step, which no measure lowers"
 
 
 UNCALLED = "its forward pass is never called"
@@ -276,19 +435,17 @@ def _refused(name: str, reason: str) -> RejectedFit:
     return RejectedFit(name=name, peak_bytes=None, step_s=None, reason=reason)
 
 
-def _named(choice: _Choice) -> str:
+def _named(choice: FitChoice) -> str:
     parts = [name for name, is_on in (
         ("one parameter after another", choice.options.one_by_one),
         ("gradients used up in the backward pass", choice.options.used_up),
-        ("recomputation", bool(choice.keeps)),
+        ("states in host memory", choice.options.states_away),
+        ("recomputation", any(way != "away" for way in choice.keeps.values())),
+        ("activations in host memory", "away" in choice.keeps.values()),
     ) if is_on]  # fmt: skip
     return " and ".join(parts) or "as it is"
 
 
-def _weight(choice: _Choice) -> tuple[int, int]:
+def _weight(choice: FitChoice) -> tuple[int, int]:
     options = choice.options
-    return options.one_by_one + options.used_up, len(choice.keeps)
-
-
-def _all(units: Sequence[ModuleUnit]) -> list[ModuleUnit]:
-    return [each for unit in units for each in (unit, *_all(unit.children))]
+    return options.one_by_one + options.used_up + 2 * options.states_away, len(choice.keeps)

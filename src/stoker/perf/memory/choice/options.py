@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import msgspec.structs
 import numpy as np
 
-from stoker.perf.features.lifetimes import MemoryTimeline
+from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
 from stoker.perf.features.records import StepFeatures
+from stoker.perf.memory.choice.offloading import HostLink
 from stoker.perf.memory.remedies import one_by_one
-from stoker.records.fitting import TracedModel
+from stoker.records.fitting import LEAST_AWAY_BYTES, TracedModel
 
 BY_PARAMETER = frozenset({
     "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
@@ -33,10 +34,12 @@ class Options:
     Attributes:
         one_by_one: the optimizer updates one parameter after another.
         used_up: gradients are applied inside the backward pass.
+        states_away: states of the optimizer lie in host memory between updates.
     """
 
     one_by_one: bool = False
     used_up: bool = False
+    states_away: bool = False
 
 
 def has_foreach(timeline: MemoryTimeline) -> bool:
@@ -65,15 +68,77 @@ def why_not_used_up(features: StepFeatures, timeline: MemoryTimeline, model: Tra
     return ""
 
 
-def with_options(timeline: MemoryTimeline, options: Options) -> tuple[MemoryTimeline, float]:
-    """The timeline with some options, and the added seconds."""
+def why_states_stay(timeline: MemoryTimeline, model: TracedModel) -> str:
+    """Why states of the optimizer must stay on the device, as a part of a sentence; empty if they need not."""
+    if not model.optimizers:
+        return "no optimizer was seen"
+    for name in model.optimizers:
+        if name not in BY_PARAMETER:
+            return f"{name} may look at several parameters at once"
+    if not any(one.category == "optimizer" and one.bytes >= LEAST_AWAY_BYTES for one in timeline.buffers):
+        return "the optimizer has none that are worth it"
+    return ""
+
+
+def with_options(
+    timeline: MemoryTimeline, options: Options, link: HostLink | None = None
+) -> tuple[MemoryTimeline, float]:
+    """The timeline with some options, and the added seconds; where states are away, by a link to host memory."""
     added = 0.0
     if options.one_by_one:
         timeline, added = one_by_one(timeline)
     if options.used_up:
         timeline, seconds = used_up(timeline)
         added += seconds
+    if options.states_away:
+        assert link is not None
+        timeline, seconds = states_sent_away(timeline, link, used_up=options.used_up)
+        added += seconds
     return timeline, added
+
+
+def states_sent_away(
+    timeline: MemoryTimeline, link: HostLink, *, used_up: bool = False
+) -> tuple[MemoryTimeline, float]:
+    """The timeline where states of the optimizer lie in host memory but for updates, and the added seconds.
+
+    Parameters are updated one after another. In the optimizer's step, states of the largest one are alive with what its
+    update allocates, and states of the next one, which come meanwhile.
+
+    Args:
+        timeline: of the step; with gradients that are used up already, if they are.
+        link: to host memory; no copy is taken to be hidden.
+        used_up: whether updates are made inside the backward pass: states of one parameter at a time are alive there.
+    """
+    weights = [one.bytes for one in timeline.buffers if one.category == "parameters"]
+    share = max(weights, default=0) / max(1, sum(weights))
+    states = sum(
+        one.bytes for one in timeline.buffers if _leaves(one) and one.birth < timeline.end <= one.death
+    )  # fmt: skip
+    update, count = _update_bytes(timeline), 0
+    lives = list(timeline.buffers)
+    for place, one in enumerate(lives):
+        if _leaves(one) or _is_update(timeline, one):
+            lives[place] = msgspec.structs.replace(one, bytes=0)
+        elif one.category == "gradients" and one.birth >= timeline.begin:
+            count += 1
+            if used_up:
+                own = int(one.bytes * states / max(1, sum(weights)))
+                lives[place] = msgspec.structs.replace(one, bytes=one.bytes + own)
+    first = next((call.at for call in timeline.calls if call.phase == "optimizer"), timeline.end)
+    if not used_up and first < timeline.end:
+        held = int(share * (2 * states + update))
+        lives.append(BufferLife(held, first, timeline.end, -1, -1, "temporaries", "optimizer", "", ""))
+    changed = msgspec.structs.replace(timeline, buffers=tuple(lives))
+    return changed, 2 * states / link.bytes_per_s + count * _UPDATE_S
+
+
+def _leaves(one: BufferLife) -> bool:
+    return one.category == "optimizer" and one.bytes >= LEAST_AWAY_BYTES
+
+
+def _is_update(timeline: MemoryTimeline, one: BufferLife) -> bool:
+    return one.category == "temporaries" and one.phase == "optimizer" and one.birth >= timeline.begin
 
 
 def used_up(timeline: MemoryTimeline) -> tuple[MemoryTimeline, float]:
@@ -93,7 +158,7 @@ def used_up(timeline: MemoryTimeline) -> tuple[MemoryTimeline, float]:
             lives[place] = msgspec.structs.replace(
                 one, death=min(one.death, one.birth + 1), bytes=one.bytes + int(share * one.bytes)
             )
-        elif one.category == "temporaries" and one.phase == "optimizer" and one.birth >= timeline.begin:
+        elif _is_update(timeline, one):
             lives[place] = msgspec.structs.replace(one, bytes=0)
     return msgspec.structs.replace(timeline, buffers=tuple(lives)), count * _UPDATE_S
 
@@ -102,7 +167,7 @@ def _update_bytes(timeline: MemoryTimeline) -> int:
     """Most bytes of temporaries that are alive at once in the optimizer's step of the timeline."""
     change = np.zeros(timeline.end + 1, dtype=np.int64)
     for one in timeline.buffers:
-        if one.category == "temporaries" and one.phase == "optimizer" and one.birth >= timeline.begin:
+        if _is_update(timeline, one):
             change[one.birth] += one.bytes
             change[one.death] -= one.bytes
     return int(np.cumsum(change).max(initial=0))

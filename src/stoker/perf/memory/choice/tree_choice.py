@@ -11,28 +11,31 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stoker.records.fitting import Keeps
 
+Way = Keeps | Literal["away"]
+"""What a unit does with what it saves: it is repeated and keeps so much, or keeps it in host memory."""
 _MOST_STATES = 2048
 """States beyond which those that save about as much as others are dropped: units that are alike stay far below."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """One way to repeat a unit.
+    """One way to do without what a unit saves.
 
     Attributes:
-        keeps: what it keeps.
+        keeps: what it keeps, or that it lies in host memory.
         saves: bytes that are missing between its passes; may be negative.
-        seconds: of the repetition.
+        seconds: of the repetition, or of the copies.
         need: most bytes that are alive in its passes, as if no unit before it saved anything.
     """
 
-    keeps: Keeps
+    keeps: Way
     saves: int
     seconds: float
     need: int
@@ -61,12 +64,12 @@ class _History:
 
     firsts: list[int] = field(default_factory=list[int])
     """Number of the first state of each batch of them; 0 is the state without a repetition."""
-    batches: list[tuple[NDArray[np.int64], str, Keeps]] = field(
-        default_factory=list[tuple[NDArray[np.int64], str, "Keeps"]]
+    batches: list[tuple[NDArray[np.int64], str, Way]] = field(
+        default_factory=list[tuple[NDArray[np.int64], str, "Way"]]
     )
     count: int = 1
 
-    def added(self, nodes: NDArray[np.int64], name: str, keeps: Keeps) -> NDArray[np.int64]:
+    def added(self, nodes: NDArray[np.int64], name: str, keeps: Way) -> NDArray[np.int64]:
         """Numbers of new states, which repeat a unit after others."""
         first = self.count
         self.firsts.append(first)
@@ -74,9 +77,9 @@ class _History:
         self.count += len(nodes)
         return np.arange(first, self.count, dtype=np.int64)
 
-    def of(self, node: int) -> dict[str, Keeps]:
+    def of(self, node: int) -> dict[str, Way]:
         """What a state repeats."""
-        found: dict[str, Keeps] = {}
+        found: dict[str, Way] = {}
         while node > 0:
             place = bisect_right(self.firsts, node) - 1
             nodes, name, keeps = self.batches[place]
@@ -100,7 +103,7 @@ class _States:
         return self.where(need - self.saved <= budget)
 
 
-def choose_parts(parts: Sequence[StepPart], budget: int) -> dict[str, Keeps] | None:
+def choose_parts(parts: Sequence[StepPart], budget: int) -> dict[str, Way] | None:
     """What each repeated unit keeps, in the least time that the budget allows; None if no choice fits.
 
     Args:

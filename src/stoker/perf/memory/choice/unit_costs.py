@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stoker.perf.features.lifetimes import MemoryTimeline
+from stoker.perf.memory.choice.offloading import HostLink, saved_of
 from stoker.perf.memory.choice.tree_choice import Repeat, StepPart
 from stoker.perf.memory.choice.units import ModuleUnit, UnitPass, first_end, seconds_of
 from stoker.perf.memory.timeline import live_bytes
@@ -21,15 +23,20 @@ REPEAT_S = 5e-5
 Span = tuple[int, int]
 
 
-def parts_of(timeline: MemoryTimeline, units: Sequence[ModuleUnit], *, products: bool = True) -> tuple[StepPart, ...]:
+def parts_of(
+    timeline: MemoryTimeline, units: Sequence[ModuleUnit], *, products: bool = True, repeats: bool = True,
+    link: HostLink | None = None,
+) -> tuple[StepPart, ...]:  # fmt: skip
     """The order of a step: its units and what runs between them; what is alive outside of them is a part as well.
 
     Args:
         timeline: with no unit repeated.
         units: of it, as :func:`~stoker.perf.memory.choice.units.nested_units` gives.
         products: whether keeping results of products is a choice.
+        repeats: whether units may be repeated at all.
+        link: to host memory, where that is a choice.
     """
-    costs = _Costs(timeline, products)
+    costs = _Costs(timeline, products, repeats, link)
     whole = (max(0, timeline.begin - 1), timeline.end)
     if not units:
         return (StepPart("", costs.most([whole])),)
@@ -42,8 +49,8 @@ def parts_of(timeline: MemoryTimeline, units: Sequence[ModuleUnit], *, products:
 
 
 class _Costs:
-    def __init__(self, timeline: MemoryTimeline, products: bool) -> None:
-        self._timeline, self._products = timeline, products
+    def __init__(self, timeline: MemoryTimeline, products: bool, repeats: bool, link: HostLink | None) -> None:
+        self._timeline, self._products, self._repeats, self._link = timeline, products, repeats, link
         self._live: NDArray[np.int64] = live_bytes(timeline)
         self._ends = [call.at for call in timeline.calls]
         self._least = _LEAST_SAVED * float(self._live.max(initial=0))
@@ -77,8 +84,29 @@ class _Costs:
         spans = [span for each in unit.passes for span in (each.forward, each.backward)]
         need = self.most(spans)
         ways: tuple[Keeps, ...] = ("nothing", "products") if self._products and unit.has_products else ("nothing",)
-        repeats = tuple(way for keeps in ways if (way := self._repeat(unit, keeps, need)) is not None)
-        return StepPart(unit.path, need, repeats, self._inside(unit))
+        found = [self._repeat(unit, keeps, need) for keeps in ways if self._repeats and unit.can_repeat]
+        if self._link is not None and unit.can_leave:
+            found.append(self._away(unit, need, self._link))
+        return StepPart(unit.path, need, tuple(way for way in found if way is not None), self._inside(unit))
+
+    def _away(self, unit: ModuleUnit, need: int, link: HostLink) -> Repeat | None:
+        """The unit with what it saves in host memory: bounds of what the whole choice comes to, which is simulated.
+
+        Of units that are alike, the one before comes back while this one's backward pass runs, which hides the copy.
+        """
+        saved = [saved_of(self._timeline, each) for each in unit.passes]
+        saves = min(each.bytes for each in saved)
+        if saves < self._least:
+            return None
+        seconds = sum(
+            link.exposed(each.sent, self._seconds(one.forward)) + link.exposed(each.bytes, self._seconds(one.backward))
+            for each, one in zip(saved, unit.passes, strict=True)
+        )
+        return Repeat("away", saves, seconds + REPEAT_S * len(unit.passes), need + saves)
+
+    def _seconds(self, span: Span) -> float:
+        first, last = bisect_left(self._ends, span[0]), bisect_left(self._ends, span[1])
+        return sum(call.seconds for call in self._timeline.calls[first:last])
 
     def _inside(self, unit: ModuleUnit) -> tuple[StepPart, ...]:
         if not unit.children:

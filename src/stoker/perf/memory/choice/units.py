@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec.structs
 
@@ -60,6 +60,10 @@ class ModuleUnit:
     seconds: float
     product_seconds: float
     children: tuple[ModuleUnit, ...] = ()
+    can_repeat: bool = True
+    """Whether its forward pass may be repeated."""
+    can_leave: bool = True
+    """Whether what it saves may lie in host memory."""
 
     @property
     def has_products(self) -> bool:
@@ -76,12 +80,15 @@ class _Node:
     children: dict[str, _Node] = field(default_factory=dict[str, "_Node"])
 
 
-def nested_units(timeline: MemoryTimeline, kept_as_is: Collection[str] = ()) -> tuple[ModuleUnit, ...]:
+def nested_units(
+    timeline: MemoryTimeline, kept_as_is: Collection[str] = (), stay: Collection[str] | None = None
+) -> tuple[ModuleUnit, ...]:
     """The outermost units, in the order of their forward passes, others inside of them.
 
     Args:
         timeline: with the uses of its buffers.
         kept_as_is: paths of modules that must not be repeated; modules inside of them may be.
+        stay: paths of modules of which nothing may lie in host memory; None for all.
     """
     root = _Node("")
     for place, call in enumerate(timeline.calls):
@@ -92,14 +99,19 @@ def nested_units(timeline: MemoryTimeline, kept_as_is: Collection[str] = ()) -> 
             path = f"{node.path}.{name}" if node.path else name
             node = node.children.setdefault(name, _Node(path))
             node.places.append(place)
-    return _aligned(_Reading(timeline, kept_as_is).units(root))
+    return _aligned(_Reading(timeline, kept_as_is, stay).units(root))
+
+
+def all_units(units: Sequence[ModuleUnit]) -> list[ModuleUnit]:
+    """Units at all depths, each before those inside of it."""
+    return [each for unit in units for each in (unit, *all_units(unit.children))]
 
 
 class _Reading:
     """The units of one timeline."""
 
-    def __init__(self, timeline: MemoryTimeline, kept_as_is: Collection[str]) -> None:
-        self._timeline, self._kept = timeline, kept_as_is
+    def __init__(self, timeline: MemoryTimeline, kept_as_is: Collection[str], stay: Collection[str] | None) -> None:
+        self._timeline, self._kept, self._stay = timeline, kept_as_is, stay
         self._starts = [call.at for call in timeline.calls]
         self._births = [each.birth for each in timeline.buffers]
         self._readers: dict[int, list[int]] = {}
@@ -112,13 +124,16 @@ class _Reading:
         found: list[ModuleUnit] = []
         for child in node.children.values():
             inside = self.units(child)
-            passes = self._passes(child) if child.path not in self._kept else ()
+            can_repeat = child.path not in self._kept
+            can_leave = self._stay is not None and child.path not in self._stay
+            passes = self._passes(child) if can_repeat or can_leave else ()
             if not passes:
                 found += inside
             elif len(inside) == 1 and [p.calls for p in inside[0].passes] == [p.calls for p in passes]:
                 found.append(inside[0])  # a wrapper that does nothing itself
             else:
-                found.append(self._unit(child.path, passes, inside))
+                unit = self._unit(child.path, passes, inside)
+                found.append(replace(unit, can_repeat=can_repeat, can_leave=can_leave))
         return tuple(sorted(found, key=lambda unit: unit.passes[0].forward))
 
     def _unit(self, path: str, passes: tuple[UnitPass, ...], inside: tuple[ModuleUnit, ...]) -> ModuleUnit:
@@ -202,11 +217,7 @@ def _aligned(units: tuple[ModuleUnit, ...]) -> tuple[ModuleUnit, ...]:
             for ours, before in zip(unit.passes, found[-1].passes, strict=True)
         ):
             continue
-        found.append(
-            ModuleUnit(
-                unit.path, unit.passes, unit.seconds, unit.product_seconds, _within(unit, _aligned(unit.children))
-            )
-        )
+        found.append(replace(unit, children=_within(unit, _aligned(unit.children))))
     return tuple(found)
 
 

@@ -15,6 +15,8 @@ import msgspec
 
 from stoker.perf.catalogue import gpu
 from stoker.perf.communication import PassTimes, Spread, spread
+from stoker.perf.communication.blocks import paths_of
+from stoker.perf.communication.times import layers_of
 from stoker.perf.features.records import PHASES, StepFeatures
 from stoker.perf.prediction.work_vector import Array, work_of
 from stoker.perf.strategy import Machines, Strategy
@@ -115,7 +117,8 @@ def decoder(row: Published, features: StepFeatures) -> DecoderRow:
     }
     passes = own["forward"] * (1 + row.checkpointing) + own["backward"]
     machines = Machines(gpu=gpu(row.gpu), gpus=row.gpus, network=200e9)  # 1600 Gbit/s a server
-    strategy = Strategy(data="fsdp", accumulation=row.accumulation, checkpointing=row.checkpointing)
+    blocks = paths_of(layers_of(features)) if row.checkpointing else ()
+    strategy = Strategy(data="fsdp", accumulation=row.accumulation, recomputed=blocks)
     tokens = row.gpus * row.batch_per_gpu * row.accumulation * row.seq_len
 
     def spread_over(micro_batch_s: float) -> Spread:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stoker.core.compiling import build_library
+from stoker.core.code.compiling import build_library
 from stoker.train.arena.eager.planning import MemoryEvent, StepPlan
 from stoker.train.arena.eager.policy import Counts
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-LAYERS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
+LAYERS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 
 class Squeeze(nn.Module):

@@ -63,7 +63,7 @@ class QuantisationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """In the graph's order, measured on accepted samples."""
     parameters: int
     weight_bits: int
-    """Of all weights together."""
+    """Bits of all weights together."""
     widest_accumulator_bits: int
     operations: int
     format: int = FORMAT

@@ -39,7 +39,7 @@ def build_library(source: Path, path: Path, *, wanted: str, options: Sequence[st
         source: of C++17.
         path: of the library.
         wanted: who needs it, for the message.
-        options: beside those that make it a library.
+        options: besides those that make it a library.
 
     Raises:
         RuntimeError: no compiler is there, it fails, or takes longer than :data:`BUILD_S`.

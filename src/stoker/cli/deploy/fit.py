@@ -1,0 +1,72 @@
+"""`stoker deploy fit`: a design on an FPGA by open tools."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from stoker.cli.arguments import Parser, whole
+from stoker.cli.output import print_json
+from stoker.core.errors import ConfigError
+from stoker.core.units import parse_seconds
+from stoker.deploy.hardware.fitting import fit
+from stoker.deploy.tools.devices import FPGAS, fpga
+from stoker.ui.deploy.hardware_text import render_fit
+from stoker.ui.terminal import style_for
+
+_DEVICE = "ecp5-45k"
+_LIMIT_S = 3600.0
+_EPILOG = """\
+yosys makes cells of the design, nextpnr places and routes them; both are kept by content. All figures are estimates of
+these tools: no board is there, and power is not estimated. Their first start prepares them, which takes minutes.
+examples:
+  stoker deploy fit rtl
+  stoker deploy fit rtl --device ecp5-85k --seed 3"""
+
+
+def main(argv: list[str]) -> int:
+    """Places a design; returns the exit status.
+
+    Raises:
+        ConfigError: the folder holds no design.
+        DeviceTooSmallError: the part has too little of something.
+        MissingExtraError: a tool is not installed.
+        ToolError: a tool fails or takes too long.
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        found = fit(arguments.design, fpga(arguments.device), limit_s=arguments.limit, seed=arguments.seed)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if arguments.json:
+        print_json(found)
+    else:
+        sys.stdout.write(render_fit(found, style_for(sys.stdout, os.environ)))
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="stoker deploy fit",
+        usage="stoker deploy fit DIR [options]",
+        description="Synthesises, places and routes a design on an FPGA.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    names = tuple(each.name for each in FPGAS)
+    add("--device", choices=names, default=_DEVICE, help=f"{', '.join(names)} (default: {_DEVICE})", metavar="NAME")
+    add("--seed", type=whole(0), default=1, metavar="N", help="of the placement (default: 1)")
+    add("--limit", type=_seconds, default=_LIMIT_S, metavar="TIME", help="for each tool (default: 1h)")
+    add("--json", action="store_true", help="print it for programs")
+    add("design", type=Path, metavar="DIR", help="folder that `stoker deploy rtl` wrote")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,0 +1,85 @@
+"""`stoker deploy rtl`: a package becomes a dataflow design in SystemVerilog."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from pathlib import Path
+
+from stoker.cli.arguments import Parser, whole
+from stoker.cli.output import print_json
+from stoker.core.errors import ConfigError
+from stoker.deploy.hardware.designing import MULTIPLIERS, chosen_foldings, design
+from stoker.deploy.package.folder import read_package
+from stoker.deploy.rtl.folding import Folding
+from stoker.ui.deploy.hardware_text import render_design
+from stoker.ui.terminal import style_for
+
+_FOLD = re.compile(r"(?P<layer>.+)=(?P<pe>[0-9]+)x(?P<lanes>[0-9]+)(?:x(?P<taps>[0-9]+))?", re.ASCII)
+_EPILOG = """\
+A layer's unit computes RESULTS x CHANNELS x TAPS products in a cycle. The design takes AXI4-Streams, one for each input
+and output, and an AXI4-Lite port with counters and a watchdog; design.json says what they carry.
+examples:
+  stoker deploy rtl digits.pkg --out rtl                       the fastest within 24 multipliers
+  stoker deploy rtl digits.pkg --out rtl --cycles 1024         the smallest with 1,024 cycles a sample
+  stoker deploy rtl digits.pkg --out rtl --fold conv2=4x8x3"""
+
+
+def main(argv: list[str]) -> int:
+    """Writes a design; returns the exit status.
+
+    Raises:
+        ConfigError: an option has a wrong value, or the model has an operation without a unit.
+        PackageError: the package is missing or damaged.
+    """
+    arguments = _parser().parse_args(argv)
+    package = read_package(arguments.package)
+    try:
+        foldings = chosen_foldings(
+            package.graph, multipliers=arguments.multipliers, cycles=arguments.cycles, given=dict(arguments.fold)
+        )
+        found = design(
+            package.graph, foldings, arguments.out, package.digest, "least" if arguments.least_fifos else "full"
+        )
+    except (ValueError, OSError) as error:
+        raise ConfigError(str(error)) from None
+    if arguments.json:
+        print_json(found)
+    else:
+        sys.stdout.write(render_design(found, style_for(sys.stdout, os.environ)))
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="stoker deploy rtl",
+        usage="stoker deploy rtl PACKAGE --out DIR [options]",
+        description="Writes a dataflow design in SystemVerilog: a unit for each layer, streams between them.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--out", required=True, type=Path, metavar="DIR", help="folder to write into")
+    bound = parser.add_mutually_exclusive_group()
+    bound.add_argument(
+        "--multipliers", type=whole(1), metavar="N",
+        help=f"of all arrays: the fastest design within them (default: {MULTIPLIERS}, or one a layer)",
+    )  # fmt: skip
+    bound.add_argument("--cycles", type=whole(1), metavar="N", help="of a sample: the smallest design as fast")
+    add(
+        "--fold", type=_fold, action="append", default=[], metavar="LAYER=RxC[xT]",
+        help="results, channels and taps of a layer in a cycle, by the name of its result; may be repeated",
+    )  # fmt: skip
+    add("--least-fifos", action="store_true", help="FIFOs that never stop a sample, but may hold up a branch")
+    add("--json", action="store_true", help="print it for programs")
+    add("package", type=Path, metavar="PACKAGE", help="folder that `stoker deploy quantise` wrote")
+    return parser
+
+
+def _fold(text: str) -> tuple[str, Folding]:
+    found = _FOLD.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"must be LAYER=RESULTSxCHANNELS[xTAPS] such as conv2=4x8x3, got {text!r}")
+    return found["layer"], Folding(int(found["pe"]), int(found["lanes"]), int(found["taps"] or 1))

@@ -1,0 +1,117 @@
+"""`stoker deploy verify`: a design's simulator against the law, on every output."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from stoker.cli.arguments import Parser, whole
+from stoker.cli.output import print_json
+from stoker.core.code.definitions import load_function, parted
+from stoker.core.errors import ConfigError
+from stoker.core.units import parse_seconds
+from stoker.deploy.engines.ends import taken
+from stoker.deploy.hardware.designing import chosen_foldings, design
+from stoker.deploy.hardware.verification import random_samples, verify
+from stoker.deploy.ir.graph import IntegerGraph
+from stoker.deploy.package.folder import read_package
+from stoker.deploy.rtl.generate import read_design
+from stoker.ui.deploy.hardware_text import render_verification
+from stoker.ui.terminal import style_for
+
+_SAMPLES = 100
+_LIMIT_S = 3600.0
+_EPILOG = """\
+Samples are sent back to back, with random pauses on both sides, and to a slow reader; all outputs are compared with the
+law in NumPy. LOADER returns batches as of `stoker deploy quantise`; without it numbers are drawn from the whole range
+of each input, which reaches more than real samples do.
+examples:
+  stoker deploy verify digits.pkg                              a design of the default size, random samples
+  stoker deploy verify digits.pkg --design rtl --data calib.py:test_loader"""
+
+
+def main(argv: list[str]) -> int:
+    """Verifies a design; returns 0 if every output is the law's, otherwise 1.
+
+    Raises:
+        ConfigError: an option has a wrong value, or the design is not one of this package.
+        MissingExtraError: Verilator is not installed.
+        PackageError: the package is missing or damaged.
+        ToolError: a tool fails or takes too long.
+    """
+    arguments = _parser().parse_args(argv)
+    package = read_package(arguments.package)
+    try:
+        inputs = (
+            taken(package.graph, _batches(package.graph, arguments.data, arguments.samples))
+            if arguments.data
+            else random_samples(package.graph, arguments.samples or _SAMPLES, arguments.seed)
+        )
+        with tempfile.TemporaryDirectory(prefix="stoker-design-") as made:
+            folder = arguments.design or Path(made)
+            if arguments.design is None:
+                design(package.graph, chosen_foldings(package.graph), folder, package.digest)
+            elif read_design(folder).source != package.digest:
+                raise ConfigError(
+                    f"`{folder}` must be a design of `{arguments.package}`, and was made from another; "
+                    f"write it again with `stoker deploy rtl {arguments.package} --out {folder}`"
+                )
+            found = verify(package.graph, folder, inputs, limit_s=arguments.limit)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if arguments.json:
+        print_json(found)
+    else:
+        sys.stdout.write(render_verification(found, style_for(sys.stdout, os.environ)))
+    return 0 if found.equal else 1
+
+
+def _batches(graph: IntegerGraph, loader: str, most: int | None) -> Mapping[str, Any]:
+    """The inputs of all batches of a loader, by name; what follows them in a batch are labels."""
+    gathered: list[list[Any]] = [[] for _ in graph.inputs]
+    count = 0
+    for batch in load_function(*parted(loader))():
+        parts: list[Any] = list(cast("Sequence[Any]", batch)) if isinstance(batch, (list, tuple)) else [batch]
+        if len(parts) < len(gathered):
+            raise ConfigError(f"`{loader}` must return batches with {len(gathered)} inputs, got {len(parts)}")
+        for kept, part in zip(gathered, parts, strict=False):
+            kept.append(np.asarray(part))
+        count += len(gathered[0][-1])
+        if most is not None and count >= most:
+            break
+    if not count:
+        raise ConfigError(f"`{loader}` must return samples, got none")
+    return {port.name: np.concatenate(parts)[:most] for port, parts in zip(graph.inputs, gathered, strict=True)}
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="stoker deploy verify",
+        usage="stoker deploy verify PACKAGE [options]",
+        description="Simulates a design and compares every output with the law.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--design", type=Path, metavar="DIR", help="folder that `stoker deploy rtl` wrote (default: a new design)")
+    add("--data", metavar="LOADER", help="file.py:function or module:function of batches to send")
+    add("--samples", type=whole(1), metavar="N", help=f"how many (default: all of LOADER, or {_SAMPLES} at random)")
+    add("--seed", type=whole(0), default=0, metavar="N", help="of random samples (default: 0)")
+    add("--limit", type=_seconds, default=_LIMIT_S, metavar="TIME", help="for each tool (default: 1h)")
+    add("--json", action="store_true", help="print it for programs")
+    add("package", type=Path, metavar="PACKAGE", help="folder that `stoker deploy quantise` wrote")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,1 +1,0 @@
-"""Programs of users: what they are called, and functions of theirs by name."""

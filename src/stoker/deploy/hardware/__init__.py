@@ -1,0 +1,1 @@
+"""What tools say of a design: equal to the law on every output, its resources, its clock."""

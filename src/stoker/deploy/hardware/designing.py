@@ -1,0 +1,89 @@
+"""From a graph to a design in a folder, and what is known of it before any tool has run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from stoker.deploy.ir.graph import IntegerGraph
+from stoker.deploy.rtl.folding import Folding, balanced, folded, works_of
+from stoker.deploy.rtl.generate import write_design
+from stoker.deploy.rtl.mapping import lower
+from stoker.deploy.rtl.structure import Structure
+from stoker.records.deploy.hardware import DesignLayer, DesignSummary
+
+MULTIPLIERS = 24
+"""Multipliers of arrays, unless more are asked for: with two for each lane of a requantiser, what small parts have."""
+
+
+def chosen_foldings(
+    graph: IntegerGraph, *, multipliers: int | None = None, cycles: int | None = None,
+    given: Mapping[str, Folding] | None = None,
+) -> dict[str, Folding]:  # fmt: skip
+    """A folding for each layer that has an array.
+
+    Args:
+        graph: of the model.
+        multipliers: of all arrays; the fastest design within them. :data:`MULTIPLIERS` if nothing is asked for.
+        cycles: of a sample instead: the fewest multipliers that are as fast.
+        given: foldings of some layers, which stay as they are.
+
+    Raises:
+        ValueError: a bound cannot be kept, or an operation or layer has no such unit.
+    """
+    works = works_of(graph)
+    fixed = dict(given or {})
+    for name, folding in fixed.items():
+        if name not in works:
+            raise ValueError(f"`fold` must name a layer of {', '.join(works)}, got {name}")
+        if folding not in works[name].foldings():
+            raise ValueError(f"`fold`: {name} has no folding {folding}; each part must divide its channels or taps")
+    free = {name: work for name, work in works.items() if name not in fixed}
+    if cycles is not None:
+        return folded(free, cycles) | fixed
+    spent = sum(works[name].multipliers(folding) for name, folding in fixed.items())
+    most = (max(MULTIPLIERS, len(works)) if multipliers is None else multipliers) - spent
+    return balanced(free, most) | fixed
+
+
+def design(
+    graph: IntegerGraph, foldings: Mapping[str, Folding], folder: Path, source: str = "",
+    fifos: Literal["full", "least"] = "full",
+) -> DesignSummary:  # fmt: skip
+    """Writes a design, and says what it is.
+
+    Args:
+        graph: of the model.
+        foldings: of its layers.
+        folder: which is made.
+        source: digest of the package; kept in the design, and readable from it.
+        fifos: depths for full speed, or the least that never stop.
+
+    Raises:
+        ValueError: an operation has no unit.
+        OSError: the folder cannot be written.
+    """
+    structure = lower(graph, foldings, fifos=fifos)
+    write_design(structure, folder, source)
+    return summary(structure, foldings, folder)
+
+
+def summary(structure: Structure, foldings: Mapping[str, Folding], folder: Path) -> DesignSummary:
+    """What a design is, by closed form."""
+    layers = [
+        DesignLayer(
+            layer=node.layer, kind=node.module, multipliers=node.multipliers, cycles=node.cycles,
+            fold=" x ".join(map(str, (fold.pe, fold.lanes, fold.taps))) if fold else "",
+        )
+        for node in structure.nodes.values()
+        if node.module and node.layer
+        for fold in (foldings.get(node.layer),)
+    ]  # fmt: skip
+    bits = sum(
+        memory.bits * len(memory.words) for node in structure.nodes.values() for memory in node.memories.values()
+    )
+    return DesignSummary(
+        folder=str(folder), layers=tuple(layers), cycles=structure.cycles, multipliers=structure.multipliers,
+        memory_bits=bits, fifos=structure.fifos,
+    )  # fmt: skip

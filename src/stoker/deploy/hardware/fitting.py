@@ -1,0 +1,68 @@
+"""A design on an FPGA by open tools: resources, clock and latency. Estimates: no board was there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from stoker.core.errors import DeviceTooSmallError
+from stoker.deploy.rtl.generate import read_design
+from stoker.deploy.tools.devices import FPGAS, Fpga
+from stoker.deploy.tools.placing import place
+from stoker.deploy.tools.simulation import simulate
+from stoker.deploy.tools.synthesis import Resources, synthesise
+from stoker.deploy.tools.verilator import simulator
+from stoker.records.deploy.hardware import FittedDesign
+
+_SAMPLES = 2
+
+
+def fit(design: Path, part: Fpga, kept_in: Path | None = None, *, limit_s: float, seed: int = 1) -> FittedDesign:
+    """Synthesises, places and routes a design, and simulates a sample for its latency.
+
+    Args:
+        design: a folder that ``stoker deploy rtl`` wrote.
+        part: where it is placed.
+        kept_in: where results of tools are kept; the user's cache by default.
+        limit_s: for each tool.
+        seed: of the placement.
+
+    Raises:
+        DeviceTooSmallError: the part has too little of something.
+        MissingExtraError: a tool is not installed.
+        ToolError: one fails, or takes too long.
+        ValueError: the folder holds no design.
+    """
+    description = read_design(design)
+    netlist, taken = synthesise(design, part, kept_in, limit_s=limit_s)
+    check_room(taken, part)
+    placed = place(netlist, part, kept_in, limit_s=limit_s, seed=seed)
+    zeros = {
+        end.value: np.zeros((_SAMPLES, end.words * end.lanes), np.int32) for end in description.inputs
+    }  # fmt: skip
+    program = simulator(design, kept_in, limit_s=limit_s)
+    _, outcome = simulate(program, design, description, zeros, limit_s=limit_s)
+    return FittedDesign(
+        device=part.name, luts=(taken.luts, part.luts), flip_flops=(taken.flip_flops, part.flip_flops),
+        dsps=(taken.dsps, part.dsps), block_rams=(taken.block_rams, part.block_rams), clock_mhz=placed.clock_mhz,
+        cycles=description.cycles, latency_cycles=outcome.latency(),
+    )  # fmt: skip
+
+
+def check_room(taken: Resources, part: Fpga) -> None:
+    """Raises for a part that has too little of something.
+
+    Raises:
+        DeviceTooSmallError: it has; fields: device, resource, taken, available.
+    """
+    for resource in ("luts", "flip_flops", "dsps", "block_rams"):
+        wanted, there = getattr(taken, resource), getattr(part, resource)
+        if wanted > there:
+            larger = [each.name for each in FPGAS if each.family == part.family and getattr(each, resource) >= wanted]
+            remedy = f"use --device {larger[0]}, or " if larger else ""
+            raise DeviceTooSmallError(
+                f"`{part.name}` must have the {resource} of the design, has {there:,} of {wanted:,}; "
+                f"{remedy}write a smaller design with `stoker deploy rtl --multipliers`",
+                device=part.name, resource=resource, taken=wanted, available=there,
+            )  # fmt: skip

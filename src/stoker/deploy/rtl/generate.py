@@ -1,0 +1,140 @@
+"""The files of a design: its top module, the units that it uses, memories, and a description for other programs."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from importlib import resources
+from pathlib import Path
+
+import msgspec
+
+from stoker.deploy.rtl.structure import Structure
+from stoker.deploy.rtl.top_text import TOP, number_bytes, top_text, watchdog_cycles
+
+DESCRIPTION = "design.json"
+_USES = re.compile(r"^\s*(?:\w+\s*:\s*)?(\w+) #\(", re.MULTILINE)
+
+
+class DesignEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """An input or output of a design, for who drives it."""
+
+    port: str
+    value: str
+    words: int
+    """Words of a sample."""
+    lanes: int
+    number_bytes: int
+    signed: bool
+
+
+class DesignDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """What a folder holds, and what is known of the design without running it."""
+
+    digest: str
+    """Digest of all other files of the design."""
+    source: str
+    """Digest of the package that it was made from, or of its own files."""
+    top: str
+    files: tuple[str, ...]
+    """SystemVerilog, in an order in which each comes after those that it uses."""
+    inputs: tuple[DesignEnd, ...]
+    outputs: tuple[DesignEnd, ...]
+    cycles: int
+    """Cycles of a sample in a full pipeline."""
+    multipliers: int
+    watchdog_cycles: int
+    fifos: dict[str, int]
+    """Depths in words of those in front of joins, in the order of the design's flags."""
+
+
+def design_files(structure: Structure, source: str = "") -> dict[str, str]:
+    """Texts of a design's files by name; the same for the same structure.
+
+    Args:
+        structure: of the design.
+        source: digest of what it is made from, in hexadecimal; of its own files if empty.
+    """
+    top = f"{TOP}.sv"
+    texts = {name: memory.text() for node in structure.nodes.values() for name, memory in node.memories.items()}
+    if not source:
+        source = _digest(texts | {top: top_text(structure, "0" * 8)})
+    texts[top] = top_text(structure, source)
+    order: list[str] = []
+    for name in dict.fromkeys(node.module for node in structure.nodes.values() if node.module):
+        _collect(name, texts, order)
+    for name in ("counter", "registers", "fork_stream"):
+        if re.search(rf"^\s*{name} #\(", texts[top], re.MULTILINE):
+            _collect(name, texts, order)
+    description = DesignDescription(
+        digest=_digest(texts), source=source, top=TOP, files=(*order, top),
+        inputs=_ends(structure, inputs=True), outputs=_ends(structure, inputs=False), cycles=structure.cycles,
+        multipliers=structure.multipliers, watchdog_cycles=watchdog_cycles(structure), fifos=structure.fifos,
+    )  # fmt: skip
+    return texts | {DESCRIPTION: msgspec.json.format(msgspec.json.encode(description)).decode() + "\n"}
+
+
+def write_design(structure: Structure, folder: Path, source: str = "") -> DesignDescription:
+    """Writes a design's files into a folder, which is made; returns its description.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    texts = design_files(structure, source)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return msgspec.json.decode(texts[DESCRIPTION], type=DesignDescription)
+
+
+def read_design(folder: Path) -> DesignDescription:
+    """The description of a design whose files are all there and unchanged.
+
+    Raises:
+        ValueError: the folder holds no design, or files that differ from those that were written.
+    """
+    path = folder / DESCRIPTION
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=DesignDescription)
+        texts = {
+            each.name: each.read_text(encoding="utf-8")
+            for each in folder.iterdir()
+            if each.suffix in (".sv", ".hex")
+        }  # fmt: skip
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
+        raise ValueError(f"`{folder}` must hold a design: {error}; write one with `stoker deploy rtl`") from None
+    if _digest(texts) != found.digest:
+        raise ValueError(f"`{folder}` must hold what was written; write it again with `stoker deploy rtl`")
+    return found
+
+
+def _collect(name: str, texts: dict[str, str], order: list[str]) -> None:
+    """Adds a unit and, before it, those that it uses."""
+    file = f"{name}.sv"
+    if file in order:
+        return
+    text = resources.files("stoker.deploy.rtl").joinpath("units", file).read_text(encoding="utf-8")
+    texts[file] = text
+    for used in _USES.findall(text):
+        if used not in (name, "module"):
+            _collect(used, texts, order)
+    order.append(file)
+
+
+def _digest(texts: dict[str, str]) -> str:
+    """Digest of names and contents, in order of names."""
+    found = hashlib.sha256()
+    for name in sorted(texts):
+        found.update(f"{len(name)}:{name}{len(texts[name])}:{texts[name]}".encode())
+    return found.hexdigest()
+
+
+def _ends(structure: Structure, *, inputs: bool) -> tuple[DesignEnd, ...]:
+    return tuple(
+        DesignEnd(
+            port=end.port, value=end.value, words=stream.words, lanes=stream.lanes, number_bytes=number_bytes(stream),
+            signed=stream.signed,
+        )
+        for end in (structure.inputs if inputs else structure.outputs)
+        for stream in (structure.stream(end),)
+    )  # fmt: skip

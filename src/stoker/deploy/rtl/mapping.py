@@ -1,0 +1,365 @@
+"""From an integer graph to the structure of a design: a unit for each operation, streams of fitting words between them.
+
+What has no unit is refused by name. A reshape costs nothing: streams keep the order of the numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from stoker.deploy.ir import operations as op
+from stoker.deploy.ir.bounds import accumulator
+from stoker.deploy.ir.graph import IntegerGraph, Integers
+from stoker.deploy.ir.values import IntegerValue
+from stoker.deploy.rtl.depth import full_speed_depths, least_depths
+from stoker.deploy.rtl.flow import Flow, JoinedFlow, ResizedFlow, RowFlow, ThroughFlow
+from stoker.deploy.rtl.folding import Folding, LayerWork, divisors, works_of
+from stoker.deploy.rtl.geometry import Windows, windows_of
+from stoker.deploy.rtl.memories import by_channel, packed, weight_words
+from stoker.deploy.rtl.structure import DesignNode, End, MemoryFile, Parameter, Structure, WordStream
+
+REQUANTISER_MULTIPLIERS = 2
+"""A lane's: an accumulator of more than 18 bits and a factor of 16 need two multipliers of 18 x 18."""
+_LAW_CYCLES = 5
+_WINDOW_CYCLES = 4
+_TURN_CYCLES = 4
+"""From a word that leaves an output FIFO to the work that its place allows, and the way in and out of the FIFO."""
+WIDEST_TABLE = 12
+"""Bits of a number whose table still is a small memory."""
+
+
+def lower(
+    graph: IntegerGraph, foldings: Mapping[str, Folding], *, fifos: Literal["full", "least"] = "full"
+) -> Structure:  # fmt: skip
+    """The structure of a design.
+
+    Args:
+        graph: sound, as ``checked`` says.
+        foldings: of dense layers and convolutions, by the name of their result.
+        fifos: depths with which no branch holds another back, or the least with which none stops.
+
+    Raises:
+        ValueError: an operation has no unit, or a folding does not divide its layer.
+    """
+    works = works_of(graph)
+    cycles = max((work.cycles(foldings[name]) for name, work in works.items()), default=1)
+    building = _Building(graph, works, foldings, cycles)
+    first = _first_lanes(graph, works, foldings)
+    for port in graph.inputs:
+        value = graph.value(port)
+        lanes = first.get(port.value) or _even_lanes(value.elements, value.shape[-1] if value.shape else 1, cycles)
+        building.put(port.value, "", (), lanes, ThroughFlow(0, 0), 0, layer=port.value)
+    for operation in graph.operations:
+        building.add(operation)
+    ends = [
+        tuple(End(port=port.name, value=port.value, stream=building.streams[port.value]) for port in ports)
+        for ports in (graph.inputs, graph.outputs)
+    ]
+    structure = Structure(nodes=building.nodes, inputs=ends[0], outputs=ends[1])
+    return structure.with_fifos(full_speed_depths(structure) if fifos == "full" else least_depths(structure))
+
+
+def _first_lanes(
+    graph: IntegerGraph, works: Mapping[str, LayerWork], foldings: Mapping[str, Folding]
+) -> dict[str, int]:
+    """Lanes of inputs: those of the first array that reads them; indices come one by one."""
+    found: dict[str, int] = {}
+    for operation in graph.operations:
+        if isinstance(operation, (op.Embedding, op.EmbeddingBag)):
+            found.setdefault(operation.source, 1)
+        if operation.output in works:
+            for source in op.sources_of(operation):
+                found.setdefault(source, foldings[operation.output].lanes)
+    return found
+
+
+def _even_lanes(elements: int, channels: int, cycles: int) -> int:
+    """The fewest lanes with which so many numbers pass in so many cycles; all channels where none are enough."""
+    return next((lanes for lanes in divisors(channels) if elements // lanes <= cycles), channels)
+
+
+@dataclass
+class _Building:
+    """Nodes so far. ``cycles`` are those of the slowest array, which nothing else should exceed."""
+
+    graph: IntegerGraph
+    works: Mapping[str, LayerWork]
+    foldings: Mapping[str, Folding]
+    cycles: int
+    nodes: dict[str, DesignNode] = field(default_factory=dict[str, DesignNode])
+    streams: dict[str, str] = field(default_factory=dict[str, str])
+    """The node that carries a value."""
+
+    def add(self, operation: op.Operation) -> None:
+        """Adds an operation's unit."""
+        match operation:
+            case op.Linear() | op.Convolution():
+                self._matrix(operation)
+            case op.MaxPool() | op.SumPool() | op.Mean():
+                self._pool(operation)
+            case op.Add() | op.Rescale():
+                self._sum(operation)
+            case op.Table():
+                self._table(operation)
+            case op.Embedding() | op.EmbeddingBag():
+                self._lookup(operation)
+            case op.Concat():
+                self._concat(operation)
+            case op.Reshape():
+                self.streams[operation.output] = self.streams[operation.source]
+            case _:
+                kind = type(operation).__name__
+                raise ValueError(
+                    f"`{operation.output}` must be of a kind that a dataflow design has a unit for, got {kind}; "
+                    "run the model with `stoker deploy run`"
+                )
+
+    def put(
+        self, value: str, module: str, sources: tuple[str, ...], lanes: int, flow: Flow, cycles: int, *,
+        parameters: Mapping[str, Parameter] | None = None, memories: Mapping[str, MemoryFile] | None = None,
+        multipliers: int = 0, layer: str,
+    ) -> None:  # fmt: skip
+        """Adds the node that carries a value."""
+        name = f"u{len(self.nodes)}_{_word(value)}"
+        made = self.graph.values[value]
+        stream = WordStream(name=name, lanes=lanes, bits=made.bits, signed=made.signed, words=made.elements // lanes)
+        files = {f"{name}_{kind}.hex": memory for kind, memory in (memories or {}).items()}
+        names = {kind.upper(): f"{name}_{kind}.hex" for kind in memories or {}}
+        self.nodes[name] = DesignNode(
+            stream=stream, module=module, sources=sources, flow=flow, cycles=cycles, layer=layer,
+            parameters={**(parameters or {}), **names}, memories=files, multipliers=multipliers,
+        )  # fmt: skip
+        self.streams[value] = name
+
+    def _source(self, value: str, lanes: int) -> str:
+        """A stream of a value with so many lanes, resized where it has others."""
+        name = self.streams[value]
+        while (stream := self.nodes[name].stream).lanes != lanes:
+            # Where neither divides the other, by way of the largest that divides both.
+            step = lanes if not max(stream.lanes, lanes) % min(stream.lanes, lanes) else math.gcd(stream.lanes, lanes)
+            resized = replace(
+                stream, name=f"u{len(self.nodes)}_x{step}", lanes=step, words=stream.words * stream.lanes // step
+            )
+            self.nodes[resized.name] = DesignNode(
+                stream=resized, module="resize_stream", sources=(name,), flow=ResizedFlow(stream.lanes, step),
+                cycles=max(stream.words, resized.words),
+                parameters={"W": stream.bits, "IN_LANES": stream.lanes, "OUT_LANES": step},
+            )  # fmt: skip
+            name = resized.name
+        return name
+
+    def _matrix(self, operation: op.Linear | op.Convolution) -> None:
+        graph, work, folding = self.graph, self.works[operation.output], self.foldings[operation.output]
+        if folding not in work.foldings():
+            raise ValueError(
+                f"`{operation.output}`: its folding must divide its channels and taps, got {folding}; "
+                f"it has {work.outputs} results of {work.windows.taps} taps x {work.windows.channels} channels"
+            )
+        source, made = graph.values[operation.source], graph.values[operation.output]
+        windows, acc_bits = work.windows, accumulator(operation, graph.values, graph.constants).bits
+        beats = work.result_beats(folding)
+        lanes, sum_beats = folding.pe // beats, work.sum_beats(folding)
+        levels = _levels(work.multipliers(folding) // folding.pe)
+        latency = _WINDOW_CYCLES + 2 + levels + 1 + _LAW_CYCLES + _TURN_CYCLES
+        depth = beats * (-(-latency // sum_beats) + 1)
+        groups = work.outputs // folding.pe if work.depthwise else work.groups
+        laws, factors = self._law(operation, operation.requantiser, lanes, made)
+        parameters: dict[str, Parameter] = {
+            "PE": folding.pe, "LANES": folding.lanes, "TAPS": folding.taps, "OWN": int(work.depthwise),
+            "IN_W": source.bits, "IN_SIGNED": int(source.signed), "WEIGHT_W": operation.weight_bits, "ACC_W": acc_bits,
+            "OUT_W": made.bits, **_geometry(windows, folding.lanes), "DILATION_Y": windows.dilation[0],
+            "DILATION_X": windows.dilation[1], "GROUPS": groups,
+            "FOLDS": 1 if work.depthwise else work.outputs // work.groups // folding.pe, "PAD": source.zero_point,
+            "BEATS": beats, "DEPTH": depth, **laws,
+        }  # fmt: skip
+        weight = graph.constants[operation.weight]
+        memories = {
+            "weights": weight_words(weight, work, folding, operation.weight_bits),
+            "biases": by_channel(graph.constants[operation.bias], folding.pe, acc_bits),
+        }
+        self.put(
+            operation.output, "matrix_unit", (self._source(operation.source, folding.lanes),), lanes,
+            _rows(windows, folding.lanes, work.outputs // lanes, depth), work.cycles(folding), parameters=parameters,
+            memories=memories | factors, layer=operation.output,
+            multipliers=work.multipliers(folding) + (lanes * REQUANTISER_MULTIPLIERS if factors else 0),
+        )  # fmt: skip
+
+    def _pool(self, operation: op.MaxPool | op.SumPool | op.Mean) -> None:
+        graph = self.graph
+        source, made = graph.values[operation.source], graph.values[operation.output]
+        windows = windows_of(operation, graph.values, graph.constants)
+        visits = math.prod(windows.out) * windows.taps * windows.channels
+        lanes = _even_lanes(visits, windows.channels, self.cycles)
+        largest = isinstance(operation, op.MaxPool)
+        latency = _WINDOW_CYCLES + 1 + (0 if largest else _LAW_CYCLES) + _TURN_CYCLES
+        depth = -(-latency // windows.taps) + 1
+        laws: dict[str, Parameter] = {}
+        factors: dict[str, MemoryFile] = {}
+        if isinstance(operation, op.MaxPool):
+            acc_bits = source.bits + (not source.signed)
+        else:
+            acc_bits = max(
+                accumulator(operation, graph.values, graph.constants).bits,
+                source.bits + 2,  # a difference from the zero point
+            )
+            laws, factors = self._law(operation, operation.requantiser, lanes, made)
+        parameters: dict[str, Parameter] = {
+            "LANES": lanes, "LARGEST": int(largest), "IN_W": source.bits, "IN_SIGNED": int(source.signed),
+            "OUT_W": made.bits, "ACC_W": acc_bits, **_geometry(windows, lanes), "DILATION_Y": windows.dilation[0],
+            "DILATION_X": windows.dilation[1], "PAD": source.low if largest else source.zero_point,
+            "IN_ZERO": source.zero_point, "DEPTH": depth, **laws,
+        }  # fmt: skip
+        self.put(
+            operation.output, "pool_unit", (self._source(operation.source, lanes),), lanes,
+            _rows(windows, lanes, windows.channels // lanes, depth), visits // lanes, parameters=parameters,
+            memories=factors, layer=operation.output, multipliers=lanes * REQUANTISER_MULTIPLIERS if factors else 0,
+        )  # fmt: skip
+
+    def _sum(self, operation: op.Add | op.Rescale) -> None:
+        graph, made = self.graph, self.graph.values[operation.output]
+        names = op.sources_of(operation)
+        sources = [graph.values[name] for name in names]
+        factors_by = operation.multipliers if isinstance(operation, op.Add) else (1,)
+        if len(names) > 2:
+            raise ValueError(f"`{operation.output}` must add two values, got {len(names)}")
+        if any(each.shape != made.shape for each in sources):
+            raise ValueError(f"`{operation.output}`: values of one shape are added, got {[e.shape for e in sources]}")
+        lanes = _even_lanes(made.elements, made.shape[-1], self.cycles)
+        acc_bits = max(accumulator(operation, graph.values, graph.constants).bits, *(each.bits + 2 for each in sources))
+        laws, factors = self._law(operation, operation.requantiser, lanes, made)
+        depth = 4 + _LAW_CYCLES + _TURN_CYCLES
+        parameters: dict[str, Parameter] = {"LANES": lanes, "ONE": int(len(names) == 1)}
+        for letter, each, by in zip("AB", sources, factors_by, strict=False):
+            parameters |= {
+                f"{letter}_W": each.bits, f"{letter}_SIGNED": int(each.signed), f"{letter}_BY": by,
+                f"{letter}_ZERO": each.zero_point,
+            }  # fmt: skip
+        self.put(
+            operation.output, "add_unit", tuple(self._source(name, lanes) for name in names), lanes,
+            ThroughFlow(len(names), depth), made.elements // lanes,
+            parameters=parameters | {"ACC_W": acc_bits, "OUT_W": made.bits, "DEPTH": depth, **laws}, memories=factors,
+            layer=operation.output, multipliers=lanes * REQUANTISER_MULTIPLIERS if factors else 0,
+        )  # fmt: skip
+
+    def _table(self, operation: op.Table) -> None:
+        source, made = self.graph.values[operation.source], self.graph.values[operation.output]
+        if source.bits > WIDEST_TABLE:
+            raise ValueError(
+                f"`{operation.output}`: a table must be of at most {WIDEST_TABLE} bits, got {source.bits}; "
+                "quantise its input to fewer"
+            )
+        lanes = _even_lanes(made.elements, made.shape[-1], self.cycles)
+        depth = 2 + _TURN_CYCLES
+        entries = packed(self.graph.constants[operation.table].reshape(-1, 1), made.bits)
+        parameters: dict[str, Parameter] = {
+            "LANES": lanes, "IN_W": source.bits, "IN_SIGNED": int(source.signed), "OUT_W": made.bits, "DEPTH": depth,
+        }  # fmt: skip
+        self.put(
+            operation.output, "table_unit", (self._source(operation.source, lanes),), lanes, ThroughFlow(1, depth),
+            made.elements // lanes, parameters=parameters, memories={"entries": entries}, layer=operation.output,
+        )  # fmt: skip
+
+    def _lookup(self, operation: op.Embedding | op.EmbeddingBag) -> None:
+        graph, made = self.graph, self.graph.values[operation.output]
+        source, table = graph.values[operation.source], graph.constants[operation.table]
+        size, count = table.shape[1], 1
+        laws: dict[str, Parameter] = {}
+        factors: dict[str, MemoryFile] = {}
+        bits = acc_bits = made.bits
+        if isinstance(operation, op.EmbeddingBag):
+            count, bits = source.shape[-1], operation.table_bits
+            acc_bits = max(bits, accumulator(operation, graph.values, graph.constants).bits)
+        windows = Windows(size=(1, count), channels=1, kernel=(1, count), images=source.elements // count)
+        visits = source.elements * size
+        lanes = _even_lanes(visits, size, self.cycles)
+        words = size // lanes
+        if isinstance(operation, op.EmbeddingBag):
+            laws, factors = self._law(operation, operation.requantiser, lanes, made)
+        depth = -(-(_WINDOW_CYCLES + 3 + _LAW_CYCLES + _TURN_CYCLES) // count) + 1
+        # Rows begin at a power of two.
+        padded = np.zeros((len(table), 1 << max(1, (words - 1).bit_length()), lanes), np.int64)
+        padded[:, :words] = table.reshape(len(table), words, lanes)
+        parameters: dict[str, Parameter] = {
+            "LANES": lanes, "IN_W": source.bits, "COUNT": count, "ROWS_OF_TABLE": len(table), "WORDS": words,
+            "SUMMED": int(isinstance(operation, op.EmbeddingBag)),
+            "ENTRY_W": bits, "ACC_W": acc_bits, "OUT_W": made.bits,
+            "ROWS": windows.ring_rows(), "DEPTH": depth, **laws,
+        }  # fmt: skip
+        self.put(
+            operation.output, "lookup_unit", (self._source(operation.source, 1),), lanes,
+            _rows(windows, 1, words, depth), visits // lanes, parameters=parameters,
+            memories={"entries": packed(padded.reshape(-1, lanes), bits), **factors}, layer=operation.output,
+            multipliers=lanes * REQUANTISER_MULTIPLIERS if factors else 0,
+        )  # fmt: skip
+
+    def _concat(self, operation: op.Concat) -> None:
+        values, made = self.graph.values, self.graph.values[operation.output]
+        if operation.axis != len(made.shape) - 1:
+            raise ValueError(f"`{operation.output}` must join channels, the last axis, got axis {operation.axis}")
+        channels = [values[name].shape[-1] for name in operation.sources]
+        lanes = _even_lanes(made.elements, math.gcd(*channels), self.cycles)
+        pixels = made.elements // made.shape[-1]
+        joined = self._source(operation.sources[0], lanes)
+        before = channels[0] // lanes
+        for name, count in zip(operation.sources[1:], channels[1:], strict=True):
+            more = count // lanes
+            sources, stream = (joined, self._source(name, lanes)), self.nodes[joined].stream
+            joined = f"u{len(self.nodes)}_joined"
+            words = pixels * (before + more)
+            self.nodes[joined] = DesignNode(
+                stream=replace(stream, name=joined, words=words), module="concat_stream", sources=sources,
+                flow=JoinedFlow(before, more), cycles=words, layer=operation.output,
+                parameters={"W": stream.width, "FIRST": before, "SECOND": more},
+            )  # fmt: skip
+            before += more
+        self.streams[operation.output] = joined
+
+    def _law(
+        self, operation: op.Operation, by: op.Requantiser, lanes: int, made: IntegerValue
+    ) -> tuple[dict[str, Parameter], dict[str, MemoryFile]]:
+        """Parameters of a requantiser, and the memory of its multipliers."""
+        laws: dict[str, Parameter] = {"SHIFT": by.shift, "ZERO": by.zero_point, "LOW": by.low, "HIGH": by.high}
+        factors = None if by.multiplier is None else self.graph.constants[by.multiplier]
+        if factors is None or (factors == 1).all():
+            return laws | {"MULTIPLIERS": 0}, {}
+        if factors.size not in (1, made.shape[-1]) or factors.shape[-1:] not in ((), (factors.size,)):
+            raise ValueError(
+                f"`{operation.output}`: multipliers must be one, or one a channel, got {factors.shape}; "
+                "count all elements of windows at borders (`count_include_pad=True`)"
+            )
+        flat: Integers = np.repeat(factors.ravel(), lanes) if factors.size == 1 else factors.ravel()
+        return laws | {"MULTIPLIERS": flat.size // lanes}, {"factors": by_channel(flat, lanes, 16)}
+
+
+def _geometry(windows: Windows, lanes: int) -> dict[str, Parameter]:
+    return {
+        "WORDS": windows.channels // lanes, "HEIGHT": windows.size[0], "WIDTH": windows.size[1],
+        "KERNEL_Y": windows.kernel[0], "KERNEL_X": windows.kernel[1], "STRIDE_Y": windows.stride[0],
+        "STRIDE_X": windows.stride[1], "TOP": windows.padding[0], "LEFT": windows.padding[2],
+        "OUT_Y": windows.out[0], "OUT_X": windows.out[1], "ROWS": windows.ring_rows(),
+    }  # fmt: skip
+
+
+def _rows(windows: Windows, lanes: int, words_of_result: int, depth: int) -> RowFlow:
+    return RowFlow(
+        windows,
+        windows.size[1] * windows.channels // lanes,
+        windows.out[1] * words_of_result,
+        windows.ring_rows(),
+        depth,
+    )
+
+
+def _levels(count: int) -> int:
+    """Levels of a tree of adders."""
+    return (count - 1).bit_length()
+
+
+def _word(name: str) -> str:
+    """A name as it may stand in Verilog."""
+    return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name)

@@ -1,0 +1,75 @@
+"""nextpnr: a netlist placed and routed on a part, and the clock that it can have there by the tool's timing model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stoker.core.errors import ToolError
+from stoker.deploy.tools.devices import Fpga
+from stoker.deploy.tools.kept import kept
+from stoker.deploy.tools.running import run_tool
+from stoker.deploy.tools.wasm import command_of, prepare, version_of
+
+_REPORT = "report.json"
+_WANTED_MHZ = 100
+
+
+class PlacedDesign(msgspec.Struct, frozen=True, kw_only=True):
+    """What nextpnr found."""
+
+    clock_mhz: float
+    used: dict[str, tuple[int, int]]
+    """Cells used and there, by nextpnr's kinds."""
+
+
+def place(netlist: Path, part: Fpga, folder: Path | None = None, *, limit_s: float, seed: int = 1) -> PlacedDesign:
+    """Places and routes a netlist, if that is not kept.
+
+    Args:
+        netlist: of yosys.
+        part: on which it is placed.
+        folder: where results of tools are kept.
+        limit_s: for nextpnr.
+        seed: of its search.
+
+    Raises:
+        MissingExtraError: nextpnr is not installed.
+        ToolError: it fails (a part that is too small, too), or takes too long.
+    """
+    package = nextpnr(part)
+    prepare(package)
+    options = [
+        *part.options,
+        "--seed",
+        str(seed),
+        "--freq",
+        str(_WANTED_MHZ),
+        "--timing-allow-fail",
+        "--report",
+        _REPORT,
+    ]
+    text = netlist.read_text(encoding="utf-8")
+
+    def make(made: Path) -> None:
+        (made / netlist.name).write_text(text, encoding="utf-8")
+        command = [*command_of(package), "--quiet", "--json", netlist.name, *options]
+        run_tool(command, folder=made, limit_s=limit_s, doing=f"placing the design on {part.name}")
+        (made / netlist.name).unlink()
+
+    found = kept("placed", [version_of(package), *options, text], make, folder)
+    try:
+        report: Mapping[str, Any] = msgspec.json.decode((found / _REPORT).read_bytes())
+        clocks = [float(each["achieved"]) for each in report["fmax"].values()]
+        used = {kind: (int(each["used"]), int(each["available"])) for kind, each in report["utilization"].items()}
+        return PlacedDesign(clock_mhz=min(clocks), used={kind: each for kind, each in used.items() if each[0]})
+    except (OSError, KeyError, TypeError, ValueError, msgspec.DecodeError) as error:
+        raise ToolError(f"`{found / _REPORT}` must hold nextpnr's report, got {error!r}") from error
+
+
+def nextpnr(part: Fpga) -> str:
+    """The tool that places designs on a part."""
+    return f"yowasp-nextpnr-{part.family}"

@@ -1,0 +1,147 @@
+"""Whether a candidate fits its GPUs, and which modules it recomputes so that it does.
+
+Where the program's timeline is known, it is that of each replica: bytes of passes grow with the micro-batch, what
+replicas share is divided, and modules are chosen as ``--fit`` chooses them. A replica that is split over GPUs, and
+features without a timeline, are judged layer by layer.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import msgspec.structs
+
+from stoker.perf.communication.blocks import paths_of
+from stoker.perf.communication.times import layers_of
+from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
+from stoker.perf.features.records import StepFeatures
+from stoker.perf.memory import PARTS, Fit, capacity
+from stoker.perf.memory.choice.fitting import FitPlanner, FitQuestion
+from stoker.perf.memory.choice.units import ModuleUnit, all_units, nested_units, repeated
+from stoker.perf.memory.needs import divided, needs
+from stoker.perf.memory.reserve import CONTEXT_BYTES, replay
+from stoker.perf.memory.resident import quickest_blocks
+from stoker.perf.memory.timeline import by_category, step_peak
+from stoker.perf.planning.pricing import precision_of
+from stoker.perf.planning.space import Candidate
+from stoker.records.fitting import Keeps, TracedModel
+
+_UNPLANNED: dict[str, str] = dict.fromkeys(
+    ("expandable", "one_by_one", "used_up", "products"), "recomputation alone is planned"
+)
+_PARTS = {"parameters": "weights", "gradients": "gradients", "optimizer": "optimizer", "inputs": "input"}
+"""Parts of a :class:`~stoker.perf.memory.Fit` by category; all others are activations."""
+
+
+class PlannedMemory:
+    """Memory of candidates; what is found is kept for others that differ in their GPU alone.
+
+    Args:
+        precision: of products; by default that of most FLOPs of the features.
+        traced: features and timeline of the program's own step; None where there is no timeline.
+        model: what may be done to the program's model.
+    """
+
+    def __init__(
+        self, precision: str | None = None, traced: tuple[StepFeatures, MemoryTimeline] | None = None,
+        model: TracedModel | None = None,
+    ) -> None:  # fmt: skip
+        # Operands of FP8 products are kept in 16 bits.
+        self._precision = "bf16" if precision == "fp8" else precision
+        self._traced, self._model = traced, model or TracedModel()
+        self._known: dict[tuple[object, ...], tuple[dict[str, float], tuple[str, ...]]] = {}
+        self._chosen: dict[tuple[object, ...], tuple[str, ...]] = {}
+        self._steps: dict[tuple[object, ...], MemoryTimeline] = {}
+
+    def fits(self, features: StepFeatures, candidate: Candidate) -> Fit:
+        """Memory of a GPU for a micro-batch's features, as a candidate runs it."""
+        key = (candidate.micro_batch, candidate.strategy, candidate.gpus)
+        if key not in self._known:
+            self._known[key] = self._needs(features, candidate)
+        parts, notes = self._known[key]
+        return Fit(needed=sum(parts.values()), available=capacity(candidate.offer.gpu), parts=parts, notes=notes)
+
+    def recomputes(self, features: StepFeatures, candidate: Candidate) -> tuple[str, ...]:
+        """Modules to recompute so that a candidate fits, in the least time; those that save most where none fits."""
+        plain = self.fits(features, candidate)
+        key = (candidate.micro_batch, candidate.strategy, candidate.gpus, plain.available)
+        if key not in self._chosen:
+            self._chosen[key] = self._quickest(features, candidate, plain)
+        return self._chosen[key]
+
+    def _quickest(self, features: StepFeatures, candidate: Candidate, plain: Fit) -> tuple[str, ...]:
+        room = plain.available - plain.parts["context"]
+        beside = sum(plain.parts[name] for name in PARTS if name not in ("activations", "context", "fragmentation"))
+        whole = beside + plain.parts["activations"]
+        room *= whole / (whole + plain.parts["fragmentation"])
+        if self._is_timed(candidate):
+            room -= plain.parts["buffers"]
+            question = FitQuestion(
+                name=features.name, features=features, timeline=self._step(features, candidate), model=self._model,
+                budget=int(room), device="", emulated=True, barred=_UNPLANNED,
+            )  # fmt: skip
+            found = dict(FitPlanner(question, self._units).alone(int(room)))
+            return tuple(found["recompute"].keeps) if "recompute" in found else ()
+        blocks = quickest_blocks(features, candidate.strategy, room - beside)
+        return paths_of(layers_of(features)) if blocks is None else blocks
+
+    def _is_timed(self, candidate: Candidate) -> bool:
+        strategy = candidate.strategy
+        return self._traced is not None and strategy.tensor == strategy.pipeline == 1
+
+    def _needs(self, features: StepFeatures, candidate: Candidate) -> tuple[dict[str, float], tuple[str, ...]]:
+        self._precision = self._precision or precision_of(features)
+        parts, notes = needs(features, candidate.strategy, candidate.gpus, precision=self._precision)
+        if not self._is_timed(candidate):
+            return parts, notes
+        step = self._step(features, candidate)
+        chosen: list[tuple[ModuleUnit, Keeps]] = [
+            (unit, "nothing") for unit in all_units(self._units) if unit.path in candidate.strategy.recomputed
+        ]
+        if chosen:
+            step, _ = repeated(step, chosen)
+        sums = dict.fromkeys(PARTS, 0.0) | {"buffers": parts["buffers"]}
+        for name, size in by_category(step, step_peak(step)).items():
+            sums[_PARTS.get(name, "activations")] += size
+        sums["fragmentation"] = self._unusable * sum(sums.values())
+        sums["context"] = CONTEXT_BYTES
+        return sums, notes
+
+    def _step(self, features: StepFeatures, candidate: Candidate) -> MemoryTimeline:
+        """The timeline of a replica."""
+        assert self._traced is not None
+        shares = divided(features, candidate.strategy, candidate.replicas)
+        key = (candidate.micro_batch, shares)
+        if key not in self._steps:
+            own, timeline = self._traced
+            times = candidate.micro_batch * own.micro_batches / own.batch_size
+            self._steps[key] = _divided(timeline, times, shares)
+        return self._steps[key]
+
+    @cached_property
+    def _units(self) -> tuple[ModuleUnit, ...]:
+        assert self._traced is not None
+        return () if self._model.compiled else nested_units(self._traced[1], self._model.kept_as_is.keys())
+
+    @cached_property
+    def _unusable(self) -> float:
+        """What the allocator reserves beyond requests with expandable segments, as a share of them."""
+        assert self._traced is not None
+        timeline = self._traced[1]
+        found = replay(timeline, expandable=True, workspace_bytes=timeline.workspace_bytes)
+        return found.unusable / max(1, found.requested)
+
+
+def _divided(timeline: MemoryTimeline, times: float, shares: tuple[float, float, float]) -> MemoryTimeline:
+    """The timeline of a replica with another micro-batch, that keeps its shares of weights, gradients and states."""
+    weights, gradients, states = shares
+
+    def factor(each: BufferLife) -> float:
+        if each.category == "optimizer" or (each.category == "temporaries" and each.phase == "optimizer"):
+            return states
+        if each.category in ("parameters", "gradients"):
+            return weights if each.category == "parameters" else gradients
+        return 1.0 if each.category == "buffers" else times
+
+    lives = tuple(msgspec.structs.replace(each, bytes=round(each.bytes * factor(each))) for each in timeline.buffers)
+    return msgspec.structs.replace(timeline, buffers=lives)

@@ -1,0 +1,94 @@
+"""What is known of a design: its layers by closed form, its outputs against the law, its place on an FPGA."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class DesignLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """One unit of a design."""
+
+    layer: str
+    kind: str
+    """Module of the unit."""
+    fold: str
+    """What it computes in a cycle, such as ``2 x 4 x 3``: results, channels, taps; empty for others."""
+    multipliers: int
+    cycles: int
+    """Cycles of a sample."""
+
+
+class DesignSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A design that was written."""
+
+    folder: str
+    layers: tuple[DesignLayer, ...]
+    cycles: int
+    """Between two samples in a full pipeline."""
+    multipliers: int
+    memory_bits: int
+    """Bits of weights, biases, multipliers and tables."""
+    fifos: dict[str, int]
+    """Words of those in front of joins."""
+
+
+class VerifiedWay(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of the simulator over all samples."""
+
+    way: str
+    samples: int
+    outputs: int
+    """Numbers compared."""
+    differing: int
+    """Outputs that are not the law's; those of samples that never came out count."""
+    interval: float
+    """Cycles between two samples, measured in a full pipeline; 0 where there were too few."""
+    latency: int
+    """Cycles of the first sample."""
+    problem: str
+    """What else was wrong; empty if nothing was."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing was."""
+        return not self.differing and not self.problem
+
+
+class VerifiedDesign(msgspec.Struct, frozen=True, kw_only=True):
+    """All runs over a design."""
+
+    ways: tuple[VerifiedWay, ...]
+    cycles: int
+    """Between two samples, by closed form."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether all are."""
+        return all(way.equal for way in self.ways)
+
+
+class FittedDesign(msgspec.Struct, frozen=True, kw_only=True):
+    """A design placed and routed on an FPGA: estimates of tools, no board was there."""
+
+    device: str
+    luts: tuple[int, int]
+    """Taken, and there; so are the others."""
+    flip_flops: tuple[int, int]
+    dsps: tuple[int, int]
+    block_rams: tuple[int, int]
+    clock_mhz: float
+    """By the tool's timing model, after routing."""
+    cycles: int
+    """Between two samples."""
+    latency_cycles: int
+    """Cycles of a sample through an empty design, simulated."""
+
+    @property
+    def latency_s(self) -> float:
+        """Latency of a sample through an empty design."""
+        return self.latency_cycles / (self.clock_mhz * 1e6)
+
+    @property
+    def rate_per_s(self) -> float:
+        """Samples a second in a full pipeline."""
+        return self.clock_mhz * 1e6 / self.cycles

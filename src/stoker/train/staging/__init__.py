@@ -1,0 +1,1 @@
+"""Layers that each rank keeps some of: stages of a pipeline, through which the batches of all ranks go."""

@@ -1,0 +1,61 @@
+"""A design as text: its units, whether its outputs are the law's, and what it takes of an FPGA."""
+
+from __future__ import annotations
+
+from stoker.core.units import format_seconds
+from stoker.records.deploy.hardware import DesignSummary, FittedDesign, VerifiedDesign
+from stoker.ui.blocks import join, titled
+from stoker.ui.report_text import Style
+from stoker.ui.tables import render_facts, render_table
+
+
+def render_design(found: DesignSummary, style: Style | None = None) -> str:
+    """A design that was written, as a page of text."""
+    style = style or Style()
+    facts = [
+        ("folder", found.folder),
+        ("pace", f"{found.cycles:,} cycles a sample in a full pipeline, by closed form"),
+        ("multipliers", f"{found.multipliers:,}"),
+        ("memories", f"{found.memory_bits / 1000:,.1f} kbit of weights, biases, multipliers and tables"),
+        ("FIFOs", ", ".join(f"{name} {depth:,}" for name, depth in found.fifos.items()) or "none: no branches meet"),
+    ]
+    rows = [
+        [each.layer, each.kind, each.fold, f"{each.multipliers:,}", f"{each.cycles:,}",
+         f"{100 * each.cycles / found.cycles:.0f} %"]
+        for each in found.layers
+    ]  # fmt: skip
+    head = ("result", "unit", "results x channels x taps", "multipliers", "cycles", "busy")
+    blocks = (render_facts(facts, style), titled("Units", render_table(head, rows, style, right=(3, 4, 5)), style))
+    return join(blocks, style, "")
+
+
+def render_verification(found: VerifiedDesign, style: Style | None = None) -> str:
+    """What the simulator gave against the law, as a page of text."""
+    style = style or Style()
+    rows = [
+        [each.way, f"{each.samples:,}", f"{each.outputs:,}", f"{each.differing:,}",
+         f"{each.interval:,.1f}" if each.interval else "too few", f"{each.latency:,}"]
+        for each in found.ways
+    ]  # fmt: skip
+    verdict = "every output is the law's" if found.equal else "outputs are NOT the law's"
+    facts = [("verdict", verdict), ("pace", f"{found.cycles:,} cycles a sample by closed form; measured below")]
+    facts += [("problem", f"{each.way}: {each.problem}") for each in found.ways if each.problem]
+    head = ("sent", "samples", "outputs", "differ", "cycles a sample", "of the first")
+    table = titled("Simulated by Verilator", render_table(head, rows, style, right=(1, 2, 3, 4, 5)), style)
+    return join((render_facts(facts, style), table), style, "")
+
+
+def render_fit(found: FittedDesign, style: Style | None = None) -> str:
+    """What a design takes of an FPGA, as a page of text."""
+    style = style or Style()
+    facts = [
+        ("device", f"{found.device}, placed and routed: an estimate of open tools, no board was there"),
+        ("clock", f"{found.clock_mhz:.1f} MHz"),
+        ("latency", f"{format_seconds(found.latency_s)} ({found.latency_cycles:,} cycles, simulated)"),
+        ("rate", f"{found.rate_per_s:,.0f} samples/s ({found.cycles:,} cycles a sample)"),
+    ]
+    kinds = {"LUTs": found.luts, "flip-flops": found.flip_flops, "DSPs": found.dsps, "block RAMs": found.block_rams}
+    rows = [[kind, f"{taken:,}", f"{there:,}", f"{100 * taken / there:.0f} %" if there else "-"]
+            for kind, (taken, there) in kinds.items()]  # fmt: skip
+    table = titled("Resources", render_table(("kind", "taken", "there", ""), rows, style, right=(1, 2, 3)), style)
+    return join((render_facts(facts, style), table), style, "")

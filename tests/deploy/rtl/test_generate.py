@@ -1,0 +1,80 @@
+"""Files of a design: the same for the same graph, read back unchanged or not at all."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stoker.deploy.ir import operations as op
+from stoker.deploy.rtl.folding import Folding, LayerWork
+from stoker.deploy.rtl.generate import design_files, read_design, write_design
+from stoker.deploy.rtl.geometry import Windows
+from stoker.deploy.rtl.mapping import lower
+from stoker.deploy.rtl.memories import packed, weight_words
+from tests.deploy.rtl.nets import NetBuilder, any_net, random_foldings, residual_digits
+
+
+def test_the_same_graph_gives_the_same_files() -> None:
+    first, second = (lower(graph, random_foldings(graph, 1)) for graph in (residual_digits(), residual_digits()))
+    assert design_files(first) == design_files(second)
+
+
+def test_lines_are_no_longer_than_in_the_rest_of_the_project() -> None:
+    graph = any_net(17)
+    files = design_files(lower(graph, random_foldings(graph, 1)))
+    assert all(len(line) <= 120 for name, text in files.items() if name.endswith(".sv") for line in text.splitlines())
+
+
+def test_a_changed_file_is_refused(tmp_path: Path) -> None:
+    graph = residual_digits()
+    written = write_design(lower(graph, random_foldings(graph, 1)), tmp_path, "ab" * 32)
+    assert read_design(tmp_path) == written
+    memory = next(tmp_path.glob("*_weights.hex"))
+    text = memory.read_text()
+    memory.write_text(("1" if text[0] == "0" else "0") + text[1:])
+    with pytest.raises(ValueError, match="must hold what was written; write it again with `stoker deploy rtl`"):
+        read_design(tmp_path)
+    memory.unlink()
+    with pytest.raises(ValueError, match="must hold what was written"):
+        read_design(tmp_path)
+    with pytest.raises(ValueError, match="must hold a design"):
+        read_design(tmp_path / "nothing")
+
+
+def test_weights_are_in_the_order_of_the_beats() -> None:
+    work = LayerWork(windows=Windows(size=(5, 5), channels=4, kernel=(3, 3)), outputs=6, groups=2)
+    weight = np.random.default_rng(0).integers(-8, 8, (6, 3, 3, 2))
+    folding = Folding(3, 1, 3)
+    words = list(weight_words(weight, work, folding, 4).words)
+    expected = []
+    for group in range(2):
+        for row in range(3):
+            for channel in range(2):
+                numbers = [weight[group * 3 + pe, row, column, channel] for pe in range(3) for column in range(3)]
+                expected.append(sum((int(each) & 15) << (4 * at) for at, each in enumerate(numbers)))
+    assert words == expected
+
+
+def test_numbers_are_packed_lowest_first() -> None:
+    assert packed(np.array([[1, -1], [-8, 7]]), 4).text() == "f1\n78\n"
+
+
+def test_an_operation_without_a_unit_is_named() -> None:
+    net = NetBuilder(0)
+    source = net.input((3, 4))
+    other = net.input((4, 5))
+    product = net._requantised(
+        lambda output, by: op.MatMul(sources=(source, other), output=output, transposed=False, requantiser=by),
+        8, signed=True, channels=1,
+    )  # fmt: skip
+    with pytest.raises(
+        ValueError, match=rf"`{product}` must be of a kind that a dataflow design has a unit for, got MatMul"
+    ):
+        lower(net.graph(product), {})
+
+
+def test_a_folding_that_does_not_divide_its_layer_is_refused() -> None:
+    net = NetBuilder(0)
+    result = net.dense(net.input((6,)), 4)
+    with pytest.raises(ValueError, match=rf"`{result}`: its folding must divide its channels and taps"):
+        lower(net.graph(result), {result: Folding(3, 6, 1)})

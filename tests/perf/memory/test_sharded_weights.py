@@ -1,0 +1,81 @@
+"""What a rank holds whose weights are in shares: counts of FSDP2's buffers on plain numbers, and properties of any."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.perf.features.lifetimes import BufferLife, CallInTime, MemoryTimeline
+from stoker.perf.memory.sharded_weights import with_shares
+from stoker.perf.memory.timeline import live_bytes, peak_before, step_peak
+
+EVENTS = 10
+"""Of each block, in each pass."""
+
+
+def chain(weights: list[int], rest: int = 0) -> MemoryTimeline:
+    """Blocks that are called one after another, with nothing but weights and gradients, and a layer in front."""
+    paths = ["front", *(f"blocks.{number}" for number in range(len(weights)))]
+    sizes = [rest, *weights]
+    begin = len(sizes)
+    forward = [begin + EVENTS * (place + 1) for place in range(len(sizes))]
+    backward = [forward[-1] + EVENTS * (place + 1) for place in range(len(sizes))]
+    end = backward[-1] + 3 * EVENTS
+    buffers = [
+        BufferLife(size, place, end, -1, -1, "parameters", "forward", path, "")
+        for place, (path, size) in enumerate(zip(paths, sizes, strict=True))
+    ]
+    buffers += [
+        BufferLife(size, at + EVENTS // 2, end, -1, -1, "gradients", "backward", path, "")
+        for path, size, at in zip(reversed(paths), reversed(sizes), backward, strict=True)
+    ]
+    calls = [CallInTime(at, "mm", "gemm", "forward", path, 0.0) for path, at in zip(paths, forward, strict=True)]
+    calls += [
+        CallInTime(at + shift, "mm", "gemm", "backward", path, 0.0)
+        for path, at in zip(reversed(paths), backward, strict=True)
+        for shift in (0, EVENTS // 2)
+    ]
+    calls.append(CallInTime(end - EVENTS, "add_", "pointwise", "optimizer", "", 0.0))
+    return MemoryTimeline(
+        name="p", target="cpu", batch_size=1, begin=begin, end=end, buffers=tuple(buffers), calls=tuple(calls)
+    )
+
+
+def peak(weights: list[int], kept: int, ranks: int, rest: int = 0) -> int:
+    units = [f"blocks.{number}" for number in range(len(weights))]
+    return step_peak(with_shares(chain(weights, rest), units, units[len(units) - kept :], ranks)).bytes
+
+
+def test_a_backward_pass_has_four_times_a_block_besides_the_shares() -> None:
+    # Weights, gradients, the next block's buffer, the last one's reduction; shares of six, and gradients of four.
+    assert peak([1000] * 6, 0, 4) == 4 * 1000 + (6 + 4) * 1000 // 4
+
+
+def test_what_is_in_no_block_is_whole_from_the_first_pass_to_the_end() -> None:
+    assert peak([1000] * 6, 0, 4, rest=400) >= peak([1000] * 6, 0, 4) + 400
+    # Its own gradients and their reduction come at the end, when no block is whole.
+    assert peak([10], 0, 2, rest=1000) == pytest.approx(2 * 1000 + 1000 // 2, abs=40)
+
+
+def test_weights_are_whole_before_they_are_shared() -> None:
+    changed = with_shares(chain([1000] * 4), [f"blocks.{number}" for number in range(4)], (), 4)
+    assert peak_before(changed).bytes == 4000
+    assert live_bytes(changed)[changed.begin + 1] == 1000
+
+
+@given(
+    st.lists(st.integers(1, 1000), min_size=2, max_size=6), st.integers(2, 8), st.integers(0, 1000),
+    st.lists(st.booleans(), min_size=6, max_size=6),
+)  # fmt: skip
+def test_any_blocks(weights: list[int], ranks: int, rest: int, kept: list[bool]) -> None:
+    plain = chain(weights, rest)
+    units = [f"blocks.{number}" for number in range(len(weights))]
+    chosen = [path for path, keeps in zip(units, kept, strict=False) if keeps]
+    changed = with_shares(plain, units, chosen, ranks)
+    live, freed = live_bytes(changed), live_bytes(with_shares(plain, units, (), ranks))
+    total = sum(weights) + rest
+    assert live[-1] <= 2 * (total + ranks * len(plain.buffers)) // ranks, "shares are what is left"
+    assert min(live[changed.begin :]) >= total // ranks
+    assert max(live) >= max(freed) - max(weights), "units that are kept spare no more than one buffer"
+    assert sorted(each.birth for each in changed.buffers) == [each.birth for each in changed.buffers]

@@ -1,0 +1,64 @@
+"""A small training under DDP, whose rank 0 alone evaluates and saves.
+
+Arguments: where to write what came of it, and a word: ``copied`` has rank 1 keep a copy of its model, ``strided`` has
+the last weight leave gaps in memory.
+"""
+
+import copy
+import json
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Block(nn.Module):
+    """A residual block."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner, self.outer, self.drop = nn.Linear(width, 4 * width), nn.Linear(4 * width, width), nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's output."""
+        return x + self.drop(self.outer(torch.tanh(self.inner(x))))
+
+
+def main(out: str, word: str = "") -> None:
+    """Trains, evaluates, and writes."""
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 128), *[Block(128) for _ in range(5)], nn.Linear(128, 10))
+    kept = copy.deepcopy(model) if (word, rank) == ("copied", 1) else None
+    if word == "strided":
+        wide = torch.zeros(10, 256)
+        wide[:, ::2] = model[-1].weight.detach()
+        model[-1].weight = nn.Parameter(wide[:, ::2])
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(ddp.parameters(), lr=1e-2)
+    torch.manual_seed(1 + rank)
+    data = TensorDataset(torch.randn(256 * 6, 32), torch.randint(10, (256 * 6,)))
+    losses: list[float] = []
+    for x, y in DataLoader(data, batch_size=256):
+        loss = nn.functional.cross_entropy(ddp(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    found: dict[str, object] = {"losses": losses, "kind": type(ddp).__name__, "copy": kept is not None}
+    if rank == 0:
+        model.eval()
+        with torch.no_grad():
+            found["seen"] = float(model(data.tensors[0][:64]).double().sum())
+        torch.save({"model": ddp.module.state_dict(), "optimizer": optimizer.state_dict()}, out + ".pt")
+    with open(f"{out}.{rank}", "w") as file:
+        json.dump(found, file)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
