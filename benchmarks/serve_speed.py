@@ -70,7 +70,7 @@ def _rows(report: Report, found: dict[str, list[float]], what: str) -> None:
 def _peers(options: Options, report: Report, folder: Path, body: bytes, seconds: float) -> None:
     peers = {"litserve": ("LitServe", "/predict", "/health"), "ray": ("Ray Serve", "/", "/")}
     for name, (title, path, ready) in peers.items():
-        if not (has("litserve") if name == "litserve" else has("ray", "fastapi", "starlette")):
+        if not (has("litserve") if name == "litserve" else has("ray", "fastapi", "grpc_reflection")):
             report.note(f"{title} is not installed (`[bench]`): left out")
             continue
         with contextlib.ExitStack() as servers:

@@ -31,32 +31,6 @@ def serve_echo(port: int) -> None:
     )  # fmt: skip
 
 
-def serve_litserve(port: int) -> None:
-    """LitServe with the same model and batch."""
-    import litserve
-    import torch
-
-    torch.set_num_threads(1)
-
-    class Digits(litserve.LitAPI):
-        def setup(self, device: Any) -> None:
-            torch.set_num_threads(1)
-            self.model = _mlp()
-
-        def decode_request(self, request: Any) -> Any:
-            return torch.tensor(request["inputs"][0]["data"])
-
-        def predict(self, x: Any) -> Any:
-            with torch.inference_mode():
-                return self.model(x)
-
-        def encode_response(self, output: Any) -> Any:
-            return {"data": output.tolist()}
-
-    server = litserve.LitServer(Digits(max_batch_size=32, batch_timeout=0.001), accelerator="cpu", workers_per_device=2)
-    server.run(port=port, num_api_servers=1, generate_client_file=False, log_level="error", access_log=False)
-
-
 def serve_ray(port: int) -> None:
     """Ray Serve with the same model and batch."""
     import ray
@@ -95,4 +69,4 @@ def _mlp() -> Any:
 
 
 if __name__ == "__main__":
-    {"echo": serve_echo, "litserve": serve_litserve, "ray": serve_ray}[sys.argv[1]](int(sys.argv[2]))
+    {"echo": serve_echo, "ray": serve_ray}[sys.argv[1]](int(sys.argv[2]))

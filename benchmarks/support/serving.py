@@ -95,8 +95,11 @@ def stoker_serve(folder: Path, model: str, *options: str) -> contextlib.Abstract
 
 
 def program(name: str, folder: Path, ready: str) -> contextlib.AbstractContextManager[Served]:
-    """One of the servers in ``benchmarks/programs/served_peers.py``."""
-    return server([sys.executable, str(_PROGRAMS / "served_peers.py"), name, "PORT"], folder, ready)
+    """A peer: ``echo`` or ``ray`` of ``benchmarks/programs/served_peers.py``, or ``litserve``."""
+    words = [str(_PROGRAMS / "served_litserve.py")]
+    if name != "litserve":
+        words = [str(_PROGRAMS / "served_peers.py"), name]
+    return server([sys.executable, *words, "PORT"], folder, ready)
 
 
 def has(*modules: str) -> bool:

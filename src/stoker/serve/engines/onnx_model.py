@@ -36,17 +36,19 @@ class OnnxModel:
         self._path = path
         self._threads = threads
 
-    def engine(self) -> OnnxEngine:
+    def engine(self) -> OnnxSessionEngine:
         """An engine of this process."""
         options = self._runtime.SessionOptions()
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
         # Threads that spin for work would take the cores of the service's own process.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        return OnnxEngine(self._runtime.InferenceSession(str(self._path), options, providers=["CPUExecutionProvider"]))
+        return OnnxSessionEngine(
+            self._runtime.InferenceSession(str(self._path), options, providers=["CPUExecutionProvider"])
+        )
 
 
-class OnnxEngine:
+class OnnxSessionEngine:
     """Runs a session.
 
     Args:
