@@ -34,7 +34,7 @@ def measure(options: Options) -> Report:
     for batch, bound in _BOUNDS.items():
         images = trained.unseen.inputs[0][:batch].contiguous()
         arrays = {name: np.asarray(images.numpy())}
-        calls = options.pick(4000, 1000, 20) // batch
+        calls = max(1, options.pick(4000, 1000, 20) // batch)
 
         def eager(images: torch.Tensor = images) -> None:
             with torch.inference_mode():

@@ -19,6 +19,7 @@ from stoker.deploy.engines.onnx_engine import OnnxEngine
 from stoker.deploy.importing.quantising import import_module
 from stoker.deploy.importing.samples import Samples
 from stoker.deploy.ir.graph import IntegerGraph
+from stoker.deploy.ir.operations import Convolution
 from stoker.deploy.lowering.grids import RANGE_RULES, Widths
 from stoker.deploy.lowering.lowering import LoweringOptions, lower
 from tests.deploy.networks import Inputs, modules
@@ -118,3 +119,16 @@ def test_a_last_batch_may_be_smaller_where_the_batch_is_second() -> None:
     module, make = MODULES["attention"]
     torch.manual_seed(1)
     assert import_module(module, Samples(make(150), None)).seen["transpose"].second_mean.size == 0
+
+
+def test_shifts_are_absorbed_into_the_scales_of_weights() -> None:
+    module, make = MODULES["residual"]
+    torch.manual_seed(1)
+    samples = Samples(make(256), None)
+    model = import_module(module, samples)
+    graph = lower(model.graph, model.seen, LoweringOptions(shifts=True)).graph
+    layers = [each for each in graph.operations if isinstance(each, Convolution)]
+    assert [each.requantiser.multiplier for each in layers] == [None] * len(layers)
+    inputs = samples.part("calibrate").inputs
+    with torch.no_grad():
+        assert spread_error(NumpyEngine(graph)(arrays(graph, inputs))["output"], module(*inputs).numpy()) < 0.06

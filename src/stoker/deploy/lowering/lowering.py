@@ -273,9 +273,10 @@ class _Lowering:
         self, name: str, made: RoundedWeights, source: str, grid: Grid, ends: tuple[int, int] | None
     ) -> op.Requantiser:
         ratios = made.scales * self._to.values[source].scale / grid.scale
-        if self._options.shifts and len(set(ratios.tolist())) == 1:
+        if self._options.shifts:
+            # The scales were chosen so; a bias that is far larger than its weights may have raised one of them.
             shift = round(-np.log2(ratios[0]))
-            if shift >= 0 and 2.0**-shift == ratios[0]:
+            if shift >= 0 and np.allclose(ratios * 2.0**shift, 1, rtol=1e-9, atol=0):
                 low, high = ends or grid.ends
                 return op.Requantiser(multiplier=None, shift=shift, zero_point=grid.zero_point, low=low, high=high)
         return self._to.requantiser(name, ratios, grid, ends)
