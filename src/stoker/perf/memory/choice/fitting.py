@@ -210,7 +210,7 @@ class FitPlanner:
             kinds: list[tuple[MeasureKind, bool]] = [
                 ("one_by_one", options.one_by_one), ("used_up", options.used_up), ("states_away", options.states_away),
             ]  # fmt: skip
-            chosen = [kind for kind, is_on in kinds if is_on]
+            chosen: list[MeasureKind] = [kind for kind, is_on in kinds if is_on]
             if len(chosen) == 1:
                 timeline, added_s = with_options(plain, options, link)
                 found.append((chosen[0], self._tried(timeline, options, {}, added_s)))
