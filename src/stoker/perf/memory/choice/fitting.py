@@ -160,8 +160,9 @@ class _Planner:
         if found is not None:
             return [found]
         high = self.taken(timeline, expandable=self._expandable)
-        keeps = self._least(parts, high)
-        return [self._tried(timeline, options, keeps, added_s)]
+        # The least peak of parts need not be that of their sum: all units may be less than those that seem to matter.
+        every: dict[str, Keeps] = {unit.path: "nothing" for unit in self._units}
+        return [self._tried(timeline, options, keeps, added_s) for keeps in (self._least(parts, high), every)]
 
     def _fitting(
         self, timeline: MemoryTimeline, parts: Sequence[StepPart], options: Options, added_s: float, budget: int
