@@ -275,8 +275,11 @@ class FitPlanner:
         found = self._fitting(timeline, parts, options, added_s, budget)
         if found is not None:
             return found
-        keeps = self._least(parts, self.taken(timeline, expandable=self._expandable))
-        return self._tried(timeline, options, keeps, added_s)
+        # The least peak of parts need not be that of their sum: all units may be less than those that seem to matter.
+        every: dict[str, Way] = {unit.path: "nothing" for unit in self._units if unit.can_repeat}
+        least = self._least(parts, self.taken(timeline, expandable=self._expandable))
+        tried = [self._tried(timeline, options, keeps, added_s) for keeps in (least, every)]
+        return min(tried, key=lambda each: (each.peak, each.added_s))
 
     def _fitting(
         self, timeline: MemoryTimeline, parts: Sequence[StepPart], options: Options, added_s: float, budget: int
