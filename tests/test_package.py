@@ -52,9 +52,9 @@ def test_the_core_needs_numpy_and_msgspec_only() -> None:
 
 def test_extras() -> None:
     extras = PROJECT["optional-dependencies"]
-    assert extras.keys() == {"torch", "s3", "cache", "cluster", "ray", "plan", "deploy", "serve", "bench", "all", "dev"}
+    product = {"torch", "s3", "cache", "cluster", "ray", "plan", "deploy", "hw", "serve"}
+    assert extras.keys() == product | {"bench", "all", "dev"}
     source = "\n".join(path.read_text() for path in (ROOT / "src/stoker").rglob("*.py"))
-    product = ("torch", "s3", "cache", "cluster", "ray", "plan", "deploy", "serve")
     installed = {name for extra in product for name in names(extras[extra])}
     imported = {"pyyaml": "yaml", "prometheus-client": "prometheus_client", "grpcio": "grpc"}
     unused = {name for name in installed if not re.search(rf"\b{imported.get(name, name)}\b", source)}

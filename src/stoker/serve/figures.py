@@ -93,7 +93,7 @@ class FiguresWindow:
     retries: int
 
 
-class Windows:
+class FigureWindows:
     """Differences of figures from one look to the next."""
 
     def __init__(self, figures: ModelFigures, now_s: float) -> None:

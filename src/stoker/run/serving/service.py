@@ -23,7 +23,7 @@ from stoker.core.texts import escaped
 from stoker.records.events import Event, RunEnded, RunHeader, ServedWindow, VersionStarted
 from stoker.records.runlog import RunLog
 from stoker.run.serving.starting import Starter, StartPlan
-from stoker.serve.figures import ModelFigures, Windows
+from stoker.serve.figures import ModelFigures, FigureWindows
 from stoker.serve.http.door import ClientBounds, InferenceDoor, OpenModel
 from stoker.serve.http.metrics import metrics_of
 from stoker.serve.http.rest import Rest
@@ -120,7 +120,7 @@ class _Service:
                 self._say("draining: answers what has arrived")
 
             loop = asyncio.get_running_loop()
-            windows = {name: Windows(opened.figures, loop.time()) for name, opened in self._open.items()}
+            windows = {name: FigureWindows(opened.figures, loop.time()) for name, opened in self._open.items()}
             watch = loop.create_task(self._watch(door, windows))
             try:
                 await serve_until_told(door, sock, self._plan.drain_s, drain)
@@ -171,7 +171,7 @@ class _Service:
         await model.start(source)
         self._open[name] = OpenModel(model, figures)
 
-    async def _watch(self, door: InferenceDoor, windows: Mapping[str, Windows]) -> None:
+    async def _watch(self, door: InferenceDoor, windows: Mapping[str, FigureWindows]) -> None:
         """Looks after engines and slow clients, and tells what happened in each second."""
         loop = asyncio.get_running_loop()
         told_s = loop.time()
@@ -186,7 +186,7 @@ class _Service:
                 for name, window in windows.items():
                     self._tell(name, window, told_s)
 
-    def _tell(self, name: str, windows: Windows, now_s: float) -> None:
+    def _tell(self, name: str, windows: FigureWindows, now_s: float) -> None:
         found = windows.next(now_s)
         opened = self._open[name]
         versions = opened.model.versions
