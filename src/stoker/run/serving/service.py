@@ -23,7 +23,7 @@ from stoker.core.texts import escaped
 from stoker.records.events import Event, RunEnded, RunHeader, ServedWindow, VersionStarted
 from stoker.records.runlog import RunLog
 from stoker.run.serving.starting import Starter, StartPlan
-from stoker.serve.figures import ModelFigures, FigureWindows
+from stoker.serve.figures import FigureWindows, ModelFigures
 from stoker.serve.http.door import ClientBounds, InferenceDoor, OpenModel
 from stoker.serve.http.metrics import metrics_of
 from stoker.serve.http.rest import Rest
