@@ -21,7 +21,6 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -98,6 +97,8 @@ def _prepared(setup: SetUp, patches: Patches) -> Callable[[nn.Module], tuple[nn.
             return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
         replica = DistributedDataParallel(model)
         if setup.shares == "zero1":
+            from torch.distributed.optim import ZeroRedundancyOptimizer  # which scripts a module, and warns of that
+
             made: Any = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW, lr=1e-3)
             return replica, cast("Optimizer", made)
         return replica, torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -12,7 +12,8 @@ import stoker.feed.state
 FOLDER = Path(stoker.feed.state.__file__).parent
 ALLOWED = {
     "__future__", "bisect", "collections", "collections.abc", "dataclasses", "enum", "heapq", "math", "typing",
-    "msgspec", "msgspec.structs", "numpy", "stoker.core.errors", "stoker.core.units", "stoker.feed.program",
+    "msgspec", "msgspec.structs", "numpy", "stoker.core.errors", "stoker.core.slots.free_slots", "stoker.core.units",
+    "stoker.feed.program",
     "stoker.feed.scaling",
 }  # fmt: skip
 """``numpy`` for indices: what pinned workers have made is kept small."""

@@ -242,7 +242,7 @@ class PackageError(StokerError):
     code = "STOKER1703"
 
 
-class ToolError(StokerError, RuntimeError):
+class ToolError(StokerError):
     """A tool for hardware cannot be started, fails, takes too long, or its kept result was changed."""
 
     code = "STOKER1711"
