@@ -78,6 +78,7 @@ i.s2, .bar .s2 { background: var(--s2); } i.s3, .bar .s3 { background: var(--s3)
 figure { margin: 0; }
 h3 .unit { color: var(--soft); font-weight: 400; }
 .foot { margin-top: 10px; }
+.tiles + .grid { margin-top: 14px; }
 details.course { margin-top: 14px; } details.course > .grid { margin-top: 12px; }
 .canvas { height: 190px; margin: 14px 6px 26px 44px; }
 svg { display: block; overflow: visible; }

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from stoker.core.units import format_seconds
 from stoker.records.runlog import Run
-from stoker.ui.figures import write_clock, write_rate
-from stoker.ui.html_page import Figure, draw_figure, draw_header, draw_section, draw_table, render_page
+from stoker.ui.figures import write_clock, write_percent, write_rate
+from stoker.ui.html_page import Figure, draw_figure, draw_header, draw_section, draw_table, draw_tiles, render_page
 from stoker.ui.serving.figures import ServedPoint, ServedSummary
 from stoker.ui.serving.text import write_served
 from stoker.ui.svg import Pair, Plot, nice_ticks
@@ -34,7 +34,31 @@ def _section(summary: ServedSummary) -> str:
         numbers=(2,),
     )
     figures = "".join(map(draw_figure, draw_served(summary)))
-    return draw_section(summary.model, versions + figures, write_served(summary))
+    card = f'<div class="card"><h3>Versions</h3>{versions}</div>'
+    return draw_section(
+        summary.model, f'{_tiles(summary)}<div class="grid">{figures}{card}</div>', write_served(summary)
+    )
+
+
+def _tiles(summary: ServedSummary) -> str:
+    """What a person looks for first; nothing without requests."""
+    total = sum(summary.outcomes.values())
+    if not total:
+        return ""
+    answered = summary.outcomes.get("answered", 0)
+    shed = sum(summary.outcomes.get(kind, 0) for kind in ("refused", "dropped"))
+    middle, high = (
+        ("–", "", "") if each is None else format_seconds(each).partition(" ")
+        for each in (summary.p50_s, summary.p99_s)
+    )
+    return draw_tiles(
+        [
+            ("Answered", f"{answered:,}", "requests", f"{write_percent(answered / total)} of all"),
+            ("Shed", f"{shed:,}", "requests", "refused on arrival or dropped"),
+            ("Median answer", middle[0], middle[2], "from arrival to answer"),
+            ("99th percentile", high[0], high[2], "of the slowest second"),
+        ]
+    )
 
 
 def draw_served(summary: ServedSummary) -> list[Figure]:
