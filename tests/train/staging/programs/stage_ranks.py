@@ -544,6 +544,7 @@ def over(rank):
         kinds[how] = copied(ddp.module.state_dict()), copied(optimizer.state_dict())
         for other in kinds:
             model, state = kinds[other]
+            dist.barrier()  # a rank that loads has another version than one that still reads
             ddp.module.load_state_dict(model)
             optimizer.load_state_dict(state)
             assert far(copied(optimizer.state_dict()), state) == 0, (how, other)
