@@ -21,8 +21,10 @@ from dataclasses import replace
 from benchmarks.support.harness import Bar, Options, Report, number, run
 from stoker.perf.catalogue import gpu
 from stoker.perf.communication import PassTimes, spread
+from stoker.perf.communication.blocks import paths_of
 from stoker.perf.communication.links import fabric_of
 from stoker.perf.communication.stragglers import slowest
+from stoker.perf.communication.times import layers_of
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.strategy import Machines, Strategy
 from stoker.perf.study.communication.fitted_fabrics import exposed_s
@@ -184,8 +186,9 @@ def _cut_s(row: Published, compute_s: float) -> float:
     features, whole = _gpt(plan.layers, plan.width, int(row.batch_per_gpu), row.seq_len)
     alone = replace(whole.scaled(compute_s), host_s=_LAUNCHING_S * plan.layers)
     strategy = Strategy(
-        tensor=plan.tensor, pipeline=plan.pipeline, accumulation=row.accumulation, checkpointing=row.checkpointing
-    )
+        tensor=plan.tensor, pipeline=plan.pipeline, accumulation=row.accumulation,
+        recomputed=paths_of(layers_of(features)) if row.checkpointing else (),
+    )  # fmt: skip
     step = spread(alone, features, Machines(gpu=gpu(row.gpu), gpus=row.gpus), strategy, precision=row.precision)
     return step.step_s - step.waiting_s
 
