@@ -55,7 +55,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("exhaustive")
         if is_forking(item.nodeid):
             item.add_marker("forking")
-    if not any("::" in word for word in config.args) and (lines := unused(item.nodeid for item in items)):
+    # What failed last is collected alone, out of files with other tests.
+    is_whole = not config.getoption("lf") and not any("::" in word for word in config.args)
+    if is_whole and (lines := unused(item.nodeid for item in items)):
         raise pytest.UsageError(f"tests/marks.py names tests that are no more: {lines}")
     reasons = [(item.nodeid, item.get_closest_marker("slow") is not None) for item in items]
     if silent := unexplained(reasons, read(SAVED)):

@@ -23,7 +23,7 @@ def main(name: str) -> None:
     traced_s = time.perf_counter()
     found = report(MemoryQuestion(features=features, timeline=timeline, available=80_000_000_000))
     ended_s = time.perf_counter()
-    assert found.remedies
+    assert found.remedies or found.fits
     print(json.dumps({
         "beyond_s": ended_s - traced_s, "whole_s": ended_s - begun_s,
         "gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9,
