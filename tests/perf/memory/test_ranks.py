@@ -30,7 +30,7 @@ MB = 1 << 20
 
 
 def life(size: int, birth: int, death: int, category: str, phase: str, module: str) -> BufferLife:
-    return BufferLife(size * MB, birth, death, -1, -1, category, phase, module, "train.py:1")  # type: ignore[arg-type]
+    return BufferLife(size * MB, birth, death, -1, category, phase, module, "train.py:1")  # type: ignore[arg-type]
 
 
 def timeline() -> MemoryTimeline:

@@ -55,9 +55,9 @@ def test_a_program_traced_without_a_gpu_takes_what_one_recorded(kind: str, bound
 
 
 def test_kernels_memory_is_alive_alone_behind_the_outputs_of_its_call() -> None:
-    lives = (BufferLife(10, 0, 4, -1, -1, "inputs", "forward", "", ""),
-             BufferLife(20, 1, 3, 2, -1, "temporaries", "forward", "a", "train.py:1"),
-             BufferLife(5, 2, 4, -1, -1, "temporaries", "forward", "b", "train.py:2"))  # fmt: skip
+    lives = (BufferLife(10, 0, 4, -1, "inputs", "forward", "", ""),
+             BufferLife(20, 1, 3, 2, "temporaries", "forward", "a", "train.py:1"),
+             BufferLife(5, 2, 4, -1, "temporaries", "forward", "b", "train.py:2"))  # fmt: skip
     calls = (
         CallInTime(1, "conv", "conv", "forward", "a", 1.0),
         CallInTime(2, "relu", "pointwise", "forward", "b", 1.0),

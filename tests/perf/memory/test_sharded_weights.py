@@ -23,11 +23,11 @@ def chain(weights: list[int], rest: int = 0) -> MemoryTimeline:
     backward = [forward[-1] + EVENTS * (place + 1) for place in range(len(sizes))]
     end = backward[-1] + 3 * EVENTS
     buffers = [
-        BufferLife(size, place, end, -1, -1, "parameters", "forward", path, "")
+        BufferLife(size, place, end, -1, "parameters", "forward", path, "")
         for place, (path, size) in enumerate(zip(paths, sizes, strict=True))
     ]
     buffers += [
-        BufferLife(size, at + EVENTS // 2, end, -1, -1, "gradients", "backward", path, "")
+        BufferLife(size, at + EVENTS // 2, end, -1, "gradients", "backward", path, "")
         for path, size, at in zip(reversed(paths), reversed(sizes), backward, strict=True)
     ]
     calls = [CallInTime(at, "mm", "gemm", "forward", path, 0.0) for path, at in zip(paths, forward, strict=True)]

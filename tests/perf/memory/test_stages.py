@@ -24,7 +24,7 @@ def timeline(weights: list[int], kept: list[int], outputs: list[int], seconds: l
         size: int, birth: int, death: int, category: str, phase: str, block: int, uses: tuple[int, ...] = ()
     ) -> None:
         buffers.append(
-            BufferLife(size, birth, death, -1, -1, category, phase, f"blocks.{block}", "p.py:1", uses)  # type: ignore[arg-type]
+            BufferLife(size, birth, death, -1, category, phase, f"blocks.{block}", "p.py:1", uses)  # type: ignore[arg-type]
         )
 
     for block, size in enumerate(weights):

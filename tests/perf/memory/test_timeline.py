@@ -48,7 +48,7 @@ def timelines(draw: st.DrawFn) -> MemoryTimeline:
     end = len(order)
     buffers = [
         BufferLife(
-            lives[place][0], births[place], deaths.get(place, end), -1, -1, draw(st.sampled_from(CATEGORIES)),
+            lives[place][0], births[place], deaths.get(place, end), -1, draw(st.sampled_from(CATEGORIES)),
             draw(st.sampled_from(("forward", "backward", "optimizer"))), draw(st.sampled_from(("", "a", "a.b"))),
             draw(st.sampled_from(("", "train.py:1", "train.py:2"))),
         )

@@ -29,8 +29,6 @@ class BufferLife(msgspec.Struct, frozen=True, array_like=True):
     """Number of the event that frees it; the timeline's ``end`` if it outlives the step."""
     last_use: int
     """Events before the last call of the step that reads or writes it; -1 if no call does."""
-    last_outside: int
-    """The same for calls of other blocks than the one that made it; -1 if there is none."""
     category: Category
     phase: Phase
     module: str

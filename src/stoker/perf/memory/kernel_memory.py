@@ -33,12 +33,11 @@ def on_gpu(timeline: MemoryTimeline, card: Gpu) -> MemoryTimeline:
     lives = [
         msgspec.structs.replace(
             each, birth=moved(each.birth), death=moved(each.death), last_use=moved(each.last_use),
-            last_outside=moved(each.last_outside),
         )
         for each in timeline.buffers
     ]  # fmt: skip
     taken = [
-        BufferLife(each.bytes, at, at + 1, at, -1, "temporaries", each.phase, each.module, each.line)
+        BufferLife(each.bytes, at, at + 1, at, "temporaries", each.phase, each.module, each.line)
         for number, each in enumerate(timeline.scratch)
         for at in (each.at + 2 * number,)
     ]

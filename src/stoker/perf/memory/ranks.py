@@ -120,7 +120,7 @@ def of_rank(timeline: MemoryTimeline, facts: RankFacts, ranks: int, way: RankWay
 
 
 def _of_exchange(nbytes: int, birth: int, death: int) -> BufferLife:
-    return BufferLife(nbytes, birth, death, -1, -1, "temporaries", "backward", "(exchange)", "")
+    return BufferLife(nbytes, birth, death, -1, "temporaries", "backward", "(exchange)", "")
 
 
 def gather_bytes(total: int, ranks: int) -> int:

@@ -68,6 +68,6 @@ def sharded(timeline: MemoryTimeline, ranks: int, *, weights: bool, gathered_byt
 
 def with_copies(timeline: MemoryTimeline, nbytes: int) -> MemoryTimeline:
     """The timeline with a buffer of the exchange that lives through all of it."""
-    copy = BufferLife(nbytes, 0, timeline.end, -1, -1, "temporaries", "forward", "(exchange)", "")
+    copy = BufferLife(nbytes, 0, timeline.end, -1, "temporaries", "forward", "(exchange)", "")
     held = tuple(msgspec.structs.replace(each, buffer=each.buffer + 1) for each in timeline.held)
     return msgspec.structs.replace(timeline, buffers=(copy, *timeline.buffers), held=held)

@@ -119,7 +119,7 @@ class _Sharing:
 
     def _hold(self, nbytes: int, birth: int, death: int, category: Category = "temporaries") -> None:
         if nbytes and death > max(0, birth):
-            self._lives.append(BufferLife(nbytes, max(0, birth), death, -1, -1, category, "backward", "(exchange)", ""))
+            self._lives.append(BufferLife(nbytes, max(0, birth), death, -1, category, "backward", "(exchange)", ""))
 
     def _unreduced(self, each: BufferLife) -> BufferLife:
         """A gradient that is whole until it is reduced, and its share behind that."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stoker.perf.features.lifetimes import BufferLife, CallInTime, Category, HeldVariable, MemoryTimeline, Scratch
-from stoker.perf.features.records import StepFeatures, block_of
+from stoker.perf.features.records import StepFeatures
 from stoker.perf.features.torch_private import tree_leaves
 from stoker.perf.features.tracing.buffers import Buffers, Role
 from stoker.perf.features.tracing.recorder import DispatchRecorder, TracedCall
@@ -30,14 +30,12 @@ def timeline_of(recorder: DispatchRecorder, watch: StepFollower, features: StepF
     buffers, names = recorder.buffers, watch.names()
     owned = _owned(buffers, watch)  # first, since it may see memory that no call has used
     births, deaths = buffers.lives()
-    blocks = [block_of(name) for name in names]
-    makers = [blocks[buffers.owners.get(number, maker)] for number, maker in enumerate(buffers.makers)]
-    last, outside = _last_uses(recorder.calls, blocks, makers)
     uses = _uses(recorder.calls)
+    last = {number: recorder.calls[places[-1]].at for number, places in uses.items()}
     end = buffers.now
     found = tuple(
         BufferLife(
-            size, births[number], deaths.get(number, end), last.get(number, -1), outside.get(number, -1),
+            size, births[number], deaths.get(number, end), last.get(number, -1),
             _category(buffers, number), buffers.phases[number],
             owned.get(number, names[buffers.owners.get(number, buffers.makers[number])]), buffers.lines[number],
             tuple(uses.get(number, ())),
@@ -78,20 +76,6 @@ def _category(buffers: Buffers, number: int) -> Category:
         return _OF_ROLES[role]
     kept = buffers.phases[number] == "forward" and any(number in mark for mark in buffers.marks)
     return "activations" if kept else "temporaries"
-
-
-def _last_uses(
-    calls: Sequence[TracedCall], blocks: Sequence[str], makers: Sequence[str]
-) -> tuple[dict[int, int], dict[int, int]]:
-    """Events before the last call that uses each buffer, and before the last one of another block than its maker's."""
-    found: dict[int, int] = {}
-    outside: dict[int, int] = {}
-    for call in calls:
-        for number, _, _ in (*call.reads, *call.writes):
-            found[number] = call.at
-            if blocks[call.module] != makers[number]:
-                outside[number] = call.at
-    return found, outside
 
 
 def _uses(calls: Sequence[TracedCall]) -> dict[int, list[int]]:

@@ -141,7 +141,7 @@ def accumulated(timeline: MemoryTimeline, number: int) -> MemoryTimeline:
         elif one.category == "gradients":  # of the step before: dropped before the second batch begins
             one = msgspec.structs.replace(one, death=min(one.death, max(one.birth, past)), uses=())
         lives.append(one)
-    sums = BufferLife(summed, 0, timeline.end, -1, -1, "gradients", "backward", "", "")
+    sums = BufferLife(summed, 0, timeline.end, -1, "gradients", "backward", "", "")
     calls = tuple(
         call if call.phase == "optimizer" else msgspec.structs.replace(call, seconds=number * call.seconds)
         for call in timeline.calls

@@ -128,7 +128,7 @@ def states_sent_away(
     first = next((call.at for call in timeline.calls if call.phase == "optimizer"), timeline.end)
     if not used_up and first < timeline.end:
         held = int(share * (2 * states + update))
-        lives.append(BufferLife(held, first, timeline.end, -1, -1, "temporaries", "optimizer", "", ""))
+        lives.append(BufferLife(held, first, timeline.end, -1, "temporaries", "optimizer", "", ""))
     changed = msgspec.structs.replace(timeline, buffers=tuple(lives))
     return changed, 2 * states / link.bytes_per_s + count * _UPDATE_S
 
