@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from typing import NoReturn
 
 from stoker.core.errors import ConfigError
+from stoker.core.units import parse_seconds
 
 INSECURE = "join a cluster without token authentication too"
 """What `--insecure` of commands that join a Ray cluster does."""
@@ -110,6 +111,25 @@ def amount(least: float, most: float, what: str = "a number") -> Callable[[str],
             value = math.nan
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"must be {what} from {least:g} to {most:g}, got {text!r}")
+        return value
+
+    return read
+
+
+def duration(example: str) -> Callable[[str], float]:
+    """A parser for positive times, in seconds.
+
+    Args:
+        example: such a time, for the message.
+    """
+
+    def read(text: str) -> float:
+        try:
+            value = parse_seconds(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"must be a positive time such as {example}: {error}") from None
+        if not 0.0 < value < math.inf:
+            raise argparse.ArgumentTypeError(f"must be a positive time such as {example}, got {text!r}")
         return value
 
     return read

@@ -9,11 +9,10 @@ import shlex
 import sys
 from pathlib import Path
 
-from stoker.cli.arguments import Parser, split_program
+from stoker.cli.arguments import Parser, duration, split_program
 from stoker.cli.output import print_json, write_text
 from stoker.cli.traced import ABOUT_PROGRAM, planned_of
 from stoker.core.errors import ConfigError
-from stoker.core.units import parse_seconds
 from stoker.perf.catalogue import Gpu, catalogue
 from stoker.perf.planning.batches import Batches
 from stoker.perf.planning.front import PlanLimits
@@ -105,7 +104,7 @@ def _parser() -> Parser:
         help="of products; by default what the program uses",
     )
     add(
-        "--cpu-seconds-per-sample", type=_seconds, metavar="TIME",
+        "--cpu-seconds-per-sample", type=duration("20ms"), metavar="TIME",
         help="core time to prepare one sample: gives the cores that the input needs; with fewer, steps wait",
     )  # fmt: skip
     add(
@@ -141,24 +140,8 @@ def _amount(text: str) -> float:
     return value
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = parse_seconds(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a positive time such as 20ms, got {text!r}")
-    return seconds
-
-
 def _hours(text: str) -> float:
-    try:
-        seconds = parse_seconds(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be a positive time such as 12h, 90min or 3d: {error}") from None
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a positive time such as 12h, 90min or 3d, got {text!r}")
-    return seconds / 3600
+    return duration("12h, 90min or 3d")(text) / 3600
 
 
 def _limits(arguments: argparse.Namespace) -> PlanLimits:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from stoker.backends.ray import joining
-from stoker.cli.arguments import INSECURE, Parser, amount
+from stoker.cli.arguments import INSECURE, Parser, amount, duration
 from stoker.core.errors import ConfigError
 from stoker.core.texts import escaped
-from stoker.core.units import format_seconds, parse_seconds
+from stoker.core.units import format_seconds
 from stoker.scale.cluster.controls import LIVE_OBJECTIVES, ClusterControls, ControlChange
 
 _V = TypeVar("_V", int, float)
@@ -60,7 +60,10 @@ def add_options(made: argparse.ArgumentParser) -> None:
         help="short completion times, most computing GPUs, or equal slow-down (default: jct)",
     )  # fmt: skip
     made.add_argument(
-        "--grace", type=_grace, metavar="TIME", help="to finish items on CPUs that are taken back (default: 5s)"
+        "--grace",
+        type=duration("10s"),
+        metavar="TIME",
+        help="to finish items on CPUs that are taken back (default: 5s)",
     )
     made.add_argument(
         "--floor", type=amount(0.0, 1.0), metavar="FRAC",
@@ -106,16 +109,6 @@ def _by_user(name: str, words: Sequence[str], kind: Callable[[str], _V], what: s
                 f"`--{name}` must be USER= and {what} or `none`, got {word!r}; see `stoker cluster set --help`"
             )
     return found
-
-
-def _grace(text: str) -> float:
-    try:
-        value = parse_seconds(text)
-    except ValueError:
-        value = 0.0
-    if value <= 0.0:
-        raise argparse.ArgumentTypeError(f"must be a positive time such as 10s, got {text!r}")
-    return value
 
 
 def sentence(controls: ClusterControls) -> str:

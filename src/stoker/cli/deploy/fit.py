@@ -7,10 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-from stoker.cli.arguments import Parser, whole
+from stoker.cli.arguments import Parser, duration, whole
 from stoker.cli.output import print_json
 from stoker.core.errors import ConfigError
-from stoker.core.units import parse_seconds
 from stoker.deploy.hardware.fitting import fit
 from stoker.deploy.tools.devices import FPGAS, fpga
 from stoker.ui.deploy.hardware_text import render_fit
@@ -59,14 +58,7 @@ def _parser() -> Parser:
     names = tuple(each.name for each in FPGAS)
     add("--device", choices=names, default=_DEVICE, help=f"{', '.join(names)} (default: {_DEVICE})", metavar="NAME")
     add("--seed", type=whole(0), default=1, metavar="N", help="of the placement (default: 1)")
-    add("--limit", type=_seconds, default=_LIMIT_S, metavar="TIME", help="for each tool (default: 1h)")
+    add("--limit", type=duration("1h"), default=_LIMIT_S, metavar="TIME", help="for each tool (default: 1h)")
     add("--json", action="store_true", help="print it for programs")
     add("design", type=Path, metavar="DIR", help="folder that `stoker deploy rtl` wrote")
     return parser
-
-
-def _seconds(text: str) -> float:
-    try:
-        return parse_seconds(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None

@@ -12,11 +12,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from stoker.cli.arguments import Parser, whole
+from stoker.cli.arguments import Parser, duration, whole
 from stoker.cli.output import print_json
 from stoker.core.code.definitions import load_function, parted
 from stoker.core.errors import ConfigError
-from stoker.core.units import parse_seconds
 from stoker.deploy.engines.ends import taken
 from stoker.deploy.hardware.designing import chosen_foldings, design
 from stoker.deploy.hardware.verification import random_samples, verify
@@ -104,14 +103,7 @@ def _parser() -> Parser:
     add("--data", metavar="LOADER", help="file.py:function or module:function of batches to send")
     add("--samples", type=whole(1), metavar="N", help=f"how many (default: all of LOADER, or {_SAMPLES} at random)")
     add("--seed", type=whole(0), default=0, metavar="N", help="of random samples (default: 0)")
-    add("--limit", type=_seconds, default=_LIMIT_S, metavar="TIME", help="for each tool (default: 1h)")
+    add("--limit", type=duration("1h"), default=_LIMIT_S, metavar="TIME", help="for each tool (default: 1h)")
     add("--json", action="store_true", help="print it for programs")
     add("package", type=Path, metavar="PACKAGE", help="folder that `stoker deploy quantise` wrote")
     return parser
-
-
-def _seconds(text: str) -> float:
-    try:
-        return parse_seconds(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,30 +1,10 @@
-"""Parsers for times, sizes and shares that the commands of this folder share."""
+"""Parsers for sizes and shares that the commands of this folder share."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 
-from stoker.core.units import parse_bytes, parse_seconds
-
-
-def duration(example: str) -> Callable[[str], float]:
-    """A parser for positive times.
-
-    Args:
-        example: such a time, for the message.
-    """
-
-    def read(text: str) -> float:
-        try:
-            value = parse_seconds(text)
-        except ValueError:
-            value = 0.0
-        if value <= 0.0:
-            raise argparse.ArgumentTypeError(f"must be a positive time such as {example}, got {text!r}")
-        return value
-
-    return read
+from stoker.core.units import parse_bytes
 
 
 def size(text: str) -> int:

@@ -7,9 +7,8 @@ import math
 import os
 import sys
 
-from stoker.cli.arguments import Parser, amount, whole
+from stoker.cli.arguments import Parser, amount, duration, whole
 from stoker.cli.output import print_json
-from stoker.cli.serve.arguments import duration
 from stoker.core.errors import ConfigError
 from stoker.core.units import format_count, format_seconds, parse_seconds
 from stoker.run.serving.planning import REQUESTS, Demand, Planned, measured, plan

@@ -8,8 +8,8 @@ import os
 import sys
 import time
 
-from stoker.cli.arguments import Parser, whole
-from stoker.cli.serve.arguments import duration, size
+from stoker.cli.arguments import Parser, duration, whole
+from stoker.cli.serve.arguments import size
 from stoker.core.errors import ConfigError
 from stoker.core.extras import require
 from stoker.core.host import cores

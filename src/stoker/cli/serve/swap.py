@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.cli.arguments import Parser, amount
-from stoker.cli.serve.arguments import duration, share
+from stoker.cli.arguments import Parser, amount, duration
+from stoker.cli.serve.arguments import share
 from stoker.core.errors import ServingError
 from stoker.wire.secrets import load_secrets
 
