@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (torch.distributed is typed in part)
-"""Makes the reducer of a ``DistributedDataParallel`` again, without some of its weights, or with them.
+"""Reducers of ``DistributedDataParallel`` without some of its weights, or all; and one that is made again.
 
 Torch decides in the constructor which weights a module exchanges. So another module is constructed around the same
 layers, with the arguments that the program gave and the weights frozen that are to be left out; the program's module
@@ -12,13 +12,17 @@ from __future__ import annotations
 import inspect
 import warnings
 import weakref
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from stoker.train import torch_private
+
+_STANDS_FOR_ALL = "stoker_stands_for_all"
+"""A parameter that DDP is made with in the place of all others: it wants one."""
 _SYNC = "init_sync"
 """The constructor's argument for DDP's own copy, asked for by name."""
 _MODES = ("training", "require_backward_grad_sync", "require_forward_param_sync")
@@ -36,6 +40,34 @@ _BARRED = {
 _arguments: weakref.WeakKeyDictionary[DistributedDataParallel, dict[str, Any]] = weakref.WeakKeyDictionary()
 _remade: list[DistributedDataParallel] = []
 """Filled while a module is constructed here: what sees the constructor is to leave that one alone."""
+
+
+@contextmanager
+def left_out(weights: Iterable[nn.Parameter]) -> Generator[None]:
+    """Within it, DDP's constructor copies these weights from its first rank, and leaves them out of what it exchanges.
+
+    Frozen weights are what it does that with.
+    """
+    trained = [each for each in weights if each.requires_grad]
+    for each in trained:
+        each.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for each in trained:
+            each.requires_grad_(True)
+
+
+@contextmanager
+def all_left_out(module: nn.Module) -> Generator[None]:
+    """The same for all weights of a module, where what it keeps is exchanged otherwise."""
+    weights = list(module.parameters())
+    module.register_parameter(_STANDS_FOR_ALL, nn.Parameter(weights[0].detach().new_zeros(1)))
+    try:
+        with left_out(weights):
+            yield
+    finally:
+        torch_private.take_parameter(module, _STANDS_FOR_ALL)
 
 
 def note_arguments(ddp: DistributedDataParallel, arguments: Mapping[str, Any]) -> None:
@@ -66,15 +98,13 @@ def made_again(ddp: DistributedDataParallel, without: Iterable[nn.Parameter]) ->
     arguments = {**_arguments[ddp], "module": ddp.module}
     if _SYNC in inspect.signature(DistributedDataParallel.__init__).parameters:
         arguments[_SYNC] = False
-    with ExitStack() as after, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the program has had them
-        for parameter in without:
-            if parameter.requires_grad:
-                parameter.requires_grad_(False)
-                after.callback(parameter.requires_grad_, True)
-        _remade.append(ddp)
-        after.callback(_remade.pop)
-        return DistributedDataParallel(**arguments)
+    _remade.append(ddp)
+    try:
+        with left_out(without), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the program has had them
+            return DistributedDataParallel(**arguments)
+    finally:
+        _remade.pop()
 
 
 def take_over(ddp: DistributedDataParallel, made: DistributedDataParallel) -> None:

@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from stoker.train import torch_private
+from stoker.train.program.reducers import all_left_out
 from stoker.train.ring.torch_private import timeout_s
 from stoker.train.ring.transport import GroupAssembly
 from stoker.train.sharding import norms
@@ -33,8 +34,6 @@ from stoker.train.state.leaving import watch
 from stoker.train.state.service import PartService
 
 Construct = Callable[..., None]
-_STANDS_FOR_ALL = "stoker_stands_for_all"
-"""A parameter that DDP is made with in the place of those that FSDP2 exchanges."""
 
 
 def shard_weights(
@@ -89,18 +88,8 @@ def construct_sharded(
     """
     paths = blocks_of(module) if units is None else list(units)
     early = check_before(ddp, module, options, paths, by_element)
-    named = list(module.named_parameters(remove_duplicate=False))
-    needs = {id(each): each.requires_grad for _, each in named}
-    # As for split layers: weights that are frozen are copied from the first rank, and no part of DDP's buckets.
-    module.register_parameter(_STANDS_FOR_ALL, nn.Parameter(named[0][1].detach().new_zeros(1)))
-    try:
-        for _, each in named:
-            each.requires_grad_(False)
+    with all_left_out(module):
         original(ddp, module, **options)
-    finally:
-        torch_private.take_parameter(module, _STANDS_FOR_ALL)
-        for _, each in named:
-            each.requires_grad_(needs[id(each)])
     shards = WeightShards(ddp, paths, reshard, keeps_fetched=keeps_fetched, by_element=tuple(by_element))
     shards.serve(early)
     return shards

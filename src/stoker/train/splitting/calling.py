@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from stoker.train.program.reducers import left_out
 from stoker.train.ring.torch_private import timeout_s
 from stoker.train.ring.transport import GroupAssembly
 from stoker.train.splitting import norms
@@ -77,18 +78,11 @@ def split(
     found = chosen(model, len(ranks), rows) if plan is None else cast("dict[str, SplitKind]", dict(plan))
     check(model, found, len(ranks))
     layers = {path: model.get_submodule(path) for path in found}
-    frozen = parameters_of(layers, found)
     if found:
         norms.install()
         split_models.add(model)  # what serves replicas may ask while the constructor runs
-    # Weights that are frozen are broadcast by DDP's constructor, yet are no part of what it exchanges.
-    for parameter in frozen:
-        parameter.requires_grad_(False)
-    try:
+    with left_out(parameters_of(layers, found)):
         ddp = DistributedDataParallel(model, process_group=group, **options)
-    finally:
-        for parameter in frozen:
-            parameter.requires_grad_(True)
     if not found:
         return ddp
     replace_layers(model, layers, found, parts_of(group, by_element))

@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from stoker.core.errors import ExchangeError
 from stoker.core.units import parse_bytes
-from stoker.train import torch_private
+from stoker.train.program.reducers import all_left_out
 from stoker.train.program.sharing import gather_bytes
 from stoker.train.ring.groups import group_of
 from stoker.train.ring.meeting import GATHERED_BYTES
@@ -51,8 +51,6 @@ from stoker.train.state.service import PartService
 
 _CUTTER = ("stoker.run.fitting.stage_cutting", "cuts_for")
 """What predicts and chooses. It lives in a layer above, where capabilities are joined, and so is found by name."""
-_STANDS_FOR_ALL = "stoker_stands_for_all"
-"""A parameter that DDP is made with in the place of those that stages keep."""
 _FORMS = 16
 """Graphs that are kept, of calls with different shapes."""
 
@@ -116,7 +114,9 @@ def shard_layers(
         links.close()
         raise
     mark(module)
-    ddp = _constructed(module, {**options, "process_group": group})
+    # Weights stay each stage's affair: DDP copies them from the first rank, and exchanges none.
+    with all_left_out(module):
+        ddp = DistributedDataParallel(module, **{**options, "process_group": group})
     stages.serve(ddp, early, tuple(by_parameter))
     return ddp
 
@@ -325,19 +325,3 @@ def _check_alike(rests: Sequence[int]) -> None:
             "and does not: names or constants of the call, training or frozen modules, or autocast differ",
             rank=other,
         )
-
-
-def _constructed(module: nn.Module, options: dict[str, Any]) -> DistributedDataParallel:
-    """DDP's object around a module whose weights it copies from the first rank, and does not exchange."""
-    named = list(module.named_parameters(remove_duplicate=False))
-    needs = {id(each): each.requires_grad for _, each in named}
-    # As for sharded weights: those that are frozen are copied from the first rank, and no part of DDP's buckets.
-    module.register_parameter(_STANDS_FOR_ALL, nn.Parameter(named[0][1].detach().new_zeros(1)))
-    try:
-        for _, each in named:
-            each.requires_grad_(False)
-        return DistributedDataParallel(module, **options)
-    finally:
-        torch_private.take_parameter(module, _STANDS_FOR_ALL)
-        for _, each in named:
-            each.requires_grad_(needs[id(each)])
