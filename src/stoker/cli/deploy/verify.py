@@ -6,9 +6,9 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from stoker.cli.arguments import Parser, duration, whole
 from stoker.cli.output import print_json
 from stoker.core.code.definitions import load_function, parted
 from stoker.core.errors import ConfigError
+from stoker.deploy.batches import parts_of
 from stoker.deploy.engines.ends import taken
 from stoker.deploy.hardware.designing import chosen_foldings, design
 from stoker.deploy.hardware.verification import random_samples, verify
@@ -77,7 +78,7 @@ def _batches(graph: IntegerGraph, loader: str, most: int | None) -> Mapping[str,
     gathered: list[list[Any]] = [[] for _ in graph.inputs]
     count = 0
     for batch in load_function(*parted(loader))():
-        parts: list[Any] = list(cast("Sequence[Any]", batch)) if isinstance(batch, (list, tuple)) else [batch]
+        parts = parts_of(batch)
         if len(parts) < len(gathered):
             raise ConfigError(f"`{loader}` must return batches with {len(gathered)} inputs, got {len(parts)}")
         for kept, part in zip(gathered, parts, strict=False):

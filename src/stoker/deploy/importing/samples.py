@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from stoker.core.errors import CalibrationError
+from stoker.deploy.batches import parts_of
 
 BATCH = 64
 """Samples that run at once."""
@@ -81,10 +82,7 @@ def gather(batches: Iterable[Any], most: int) -> Samples:
 
 
 def _batch(batch: Any) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None]:
-    if isinstance(batch, Mapping):
-        batch = tuple(batch.values())
-    given = list(batch) if isinstance(batch, (tuple, list)) else [batch]
-    tensors = [each if isinstance(each, torch.Tensor) else torch.as_tensor(each) for each in given]
+    tensors = [each if isinstance(each, torch.Tensor) else torch.as_tensor(each) for each in parts_of(batch)]
     if not tensors or any(not each.ndim or len(each) != len(tensors[0]) for each in tensors):
         raise CalibrationError("a batch must hold tensors with one number of samples as first axis", value="")
     last = tensors[-1]
