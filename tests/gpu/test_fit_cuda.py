@@ -23,6 +23,7 @@ from stoker.train.fitting.offloading import Offloading
 from stoker.train.fitting.optimizing import UsedUp
 from stoker.train.fitting.states_away import StatesAway
 from tests.gpu.programs.fit_program import Block
+from tests.train.bits import same
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 PROGRAM = Path(__file__).parent / "programs/fit_program.py"
@@ -39,16 +40,6 @@ def started(folder: Path, name: str, *options: str) -> dict[str, Any]:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads((folder / f"{name}.json").read_text())
-
-
-def same(first: Any, second: Any) -> bool:
-    if isinstance(first, torch.Tensor):
-        return first.device == second.device and torch.equal(first, second)
-    if isinstance(first, dict):
-        return list(first) == list(second) and all(same(first[key], second[key]) for key in first)
-    if isinstance(first, list | tuple):
-        return len(first) == len(second) and all(map(same, first, second))
-    return first == second
 
 
 def test_a_program_fits_with_equal_losses_and_files(tmp_path: Path) -> None:

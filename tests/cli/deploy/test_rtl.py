@@ -60,9 +60,7 @@ def test_a_design_of_another_package_is_refused(package: Path, tmp_path: Path) -
     write_package(other, residual_digits(1), "digits")
     rtl.main([str(other), "--out", str(out), "--json"])
     loader = tmp_path / "calib.py"
-    loader.write_text(
-        "import numpy as np\ndef batches():\n    return [{'image': np.zeros((2, 8, 8, 1), int)}]\n"
-    )
+    loader.write_text("import numpy as np\ndef batches():\n    return [{'image': np.zeros((2, 8, 8, 1), int)}]\n")
     for data in ([], ["--data", f"{loader}:batches"]):  # batches are read before the design
         with pytest.raises(ConfigError, match=r"must be a design of `.*digits.pkg`, and was made from another"):
             verify.main([str(package), "--design", str(out), *data])

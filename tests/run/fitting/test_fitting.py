@@ -22,6 +22,7 @@ from stoker.records.fitting_file import read_fits
 from stoker.records.memory import MemoryReport
 from stoker.run.fitting.devices import device_of
 from stoker.run.fitting.rank_planning import PlannedRanks, place_of
+from tests.train.bits import same
 from tests.warm import programs
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -48,17 +49,6 @@ def found(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the plain program and the fitted one have written."""
     plain, fitted = (json.loads((folder / f"{name}.json").read_text()) for name in ("plain", "fitted"))
     return plain, fitted
-
-
-def same(first: Any, second: Any) -> bool:
-    """Whether two checkpoints are equal bit for bit."""
-    if isinstance(first, torch.Tensor):
-        return torch.equal(first, second)
-    if isinstance(first, dict):
-        return list(first) == list(second) and all(same(first[key], second[key]) for key in first)
-    if isinstance(first, list | tuple):
-        return len(first) == len(second) and all(map(same, first, second))
-    return first == second
 
 
 def run_of(folder: Path) -> FitRun:

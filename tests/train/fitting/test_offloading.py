@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from stoker.core.patching import Patches
 from stoker.train.fitting.live_bytes import LiveBytes
 from stoker.train.fitting.offloading import Offloading
+from tests.train.bits import same
 
 WIDTH, SAMPLES = 48, 512
 
@@ -68,10 +69,6 @@ def trained(change: Callable[[nn.Sequential, Patches], None] | None, micro: int 
             model.train()
         peak = live.peak
     return [*seen, *model.state_dict().values(), *(block.calls for block in model[:6])], peak  # type: ignore[misc]
-
-
-def same(first: Any, second: Any) -> bool:
-    return torch.equal(first, second) if isinstance(first, Tensor) else bool(first == second)
 
 
 @pytest.mark.parametrize("micro", [1, 2])

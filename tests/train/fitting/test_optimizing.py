@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from stoker.train.fitting.live_bytes import LiveBytes
 from stoker.train.fitting.optimizing import OneByOne, UsedUp, optimizers_of
+from tests.train.bits import same
 
 Make = Callable[[Any], Optimizer]
 MAKERS: tuple[Make, ...] = (
@@ -40,16 +41,6 @@ def trained(make: Make, change: Callable[[Optimizer], Any] | None) -> tuple[nn.M
     if changed is not None:
         changed.close()
     return model, optimizer, live.peak
-
-
-def same(first: Any, second: Any) -> bool:
-    if isinstance(first, torch.Tensor):
-        return torch.equal(first, second)
-    if isinstance(first, dict):
-        return list(first) == list(second) and all(same(first[key], second[key]) for key in first)
-    if isinstance(first, list | tuple):
-        return len(first) == len(second) and all(map(same, first, second))
-    return first == second
 
 
 @pytest.mark.parametrize("make", MAKERS)

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from stoker.train.fitting.live_bytes import LiveBytes
 from stoker.train.fitting.optimizing import UsedUp
 from stoker.train.fitting.states_away import StatesAway
+from tests.train.bits import same
 
 WIDTH = 96
 Make = Callable[[Any], Optimizer]
@@ -71,16 +72,6 @@ def trained(
             changed.shown = optimizer.state_dict()
             changed.close()
     return model, optimizer, peak, seen
-
-
-def same(first: Any, second: Any) -> bool:
-    if isinstance(first, torch.Tensor):
-        return torch.equal(first, second)
-    if isinstance(first, dict):
-        return list(first) == list(second) and all(same(first[key], second[key]) for key in first)
-    if isinstance(first, list | tuple):
-        return len(first) == len(second) and all(map(same, first, second))
-    return first == second
 
 
 @pytest.mark.parametrize("make", MAKERS)

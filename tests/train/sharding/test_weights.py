@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from typing import Any
 
 import pytest
 
-from tests.warm import programs
+from tests.train.answers import answers_of
 
 pytestmark = pytest.mark.integration
 CASES = ("clipped", "sgd")
@@ -20,12 +17,7 @@ LOSSES, WEIGHTS = 1e-6, 1e-4
 
 
 def answers(ranks: int, cases: tuple[str, ...]) -> list[dict[str, Any]]:
-    done = programs.run(
-        [sys.executable, "-m", "tests.train.sharding.programs.weight_ranks", str(ranks), ",".join(cases)],
-        capture_output=True, text=True, timeout=110, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return answers_of("sharding.programs.weight_ranks", ranks, ",".join(cases))
 
 
 @pytest.fixture(scope="module")

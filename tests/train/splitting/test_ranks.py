@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.train.answers import answers_of
 from tests.warm import programs
 
 pytestmark = pytest.mark.integration
@@ -21,12 +21,7 @@ CASES = ("column", "row", "pair", "apart", "table", "clipped", "largest", "uneve
 
 
 def answers(ranks: int) -> list[dict[str, Any]]:
-    done = programs.run(
-        [sys.executable, "-m", "tests.train.splitting.programs.split_ranks", str(ranks)],
-        capture_output=True, text=True, timeout=110, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return answers_of("splitting.programs.split_ranks", ranks)
 
 
 @pytest.fixture(scope="module", params=[2, 3])

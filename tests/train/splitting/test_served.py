@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ast
-import json
-import os
-import sys
 from typing import Any
 
 import pytest
 
-from tests.warm import programs
+from tests.train.answers import answers_of
 
 pytestmark = pytest.mark.integration
 ALL = {"table": "table", "head.1": "column", "head.3": "row"}
@@ -19,12 +16,7 @@ MORE = ("pair", "apart", "all", "accumulated", "view", "lost_sgd")
 
 def answers(*cases: str, ranks: int = 2) -> dict[str, list[dict[str, Any]]]:
     """What each rank found, by case."""
-    done = programs.run(
-        [sys.executable, "-m", "tests.train.splitting.programs.served_ranks", str(ranks), *cases],
-        capture_output=True, text=True, timeout=250, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return answers_of("splitting.programs.served_ranks", ranks, *cases, limit_s=250)
 
 
 def is_plain(ranks: list[dict[str, Any]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.train.answers import answers_of
 from tests.warm import programs
 
 pytestmark = pytest.mark.integration
@@ -21,12 +21,7 @@ LOSSES, WEIGHTS = 1e-5, 1e-4
 
 
 def answers(ranks: int, cases: tuple[str, ...]) -> list[dict[str, Any]]:
-    done = programs.run(
-        [sys.executable, "-m", "tests.train.staging.programs.stage_ranks", str(ranks), ",".join(cases)],
-        capture_output=True, text=True, timeout=110, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return answers_of("staging.programs.stage_ranks", ranks, ",".join(cases))
 
 
 @pytest.fixture(scope="module")
