@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -66,7 +66,7 @@ def by_hand(kind: str, setup: str) -> tuple[list[float], int, float]:
         blocks = [each for each in model.modules() if type(each).__name__ in ("Attention", "Residual", "Dense")]
         batches = list(DataLoader(data, batch_size=size))
         losses.clear()
-        with Patches("set-up by hand") as patches, _counting(counts) as live:
+        with Patches("set-up by hand") as patches, LiveBytes() if counts else contextlib.nullcontext() as live:
             for block in choose(blocks):
                 recompute(block, keeps, patches)
             for x, y in batches:
@@ -87,15 +87,6 @@ def by_hand(kind: str, setup: str) -> tuple[list[float], int, float]:
 
 def _now() -> float:
     return time.perf_counter()
-
-
-@contextlib.contextmanager
-def _counting(counts: bool) -> Generator[LiveBytes | None]:
-    if not counts:
-        yield None
-        return
-    with LiveBytes() as live:
-        yield live
 
 
 def automatic(kind: str, budget: int, folder: Path) -> tuple[dict[str, list[float]], FitRun] | None:

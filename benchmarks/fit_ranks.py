@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -110,19 +110,10 @@ def by_hand(kind: str, setup: SetUp, *, counts: bool) -> dict[str, Any]:
     """What one rank found of a set-up; with its counted peak if asked for."""
     # Not taken back: the model goes with the set-up, and FSDP2 has its own classes over these.
     patches = Patches("set-up by hand")
-    with warnings.catch_warnings(), _counting(counts) as live:
+    with warnings.catch_warnings(), LiveBytes() if counts else contextlib.nullcontext() as live:
         warnings.filterwarnings("ignore", "FSDP2-wrapped module")  # nothing writes to outputs here
         found = train(kind, _prepared(setup, patches), STEPS if counts else _TIMED)
     return {**found, "peak": live.peak if live is not None else 0}
-
-
-@contextlib.contextmanager
-def _counting(counts: bool) -> Generator[LiveBytes | None]:
-    if not counts:
-        yield None
-        return
-    with LiveBytes() as live:
-        yield live
 
 
 def hand_on_ranks(
