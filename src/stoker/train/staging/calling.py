@@ -116,7 +116,7 @@ def shard_layers(
     mark(module)
     # Weights stay each stage's affair: DDP copies them from the first rank, and exchanges none.
     with all_left_out(module):
-        ddp = DistributedDataParallel(module, **{**options, "process_group": group})
+        ddp = DistributedDataParallel(module, process_group=group, **options)
     stages.serve(ddp, early, tuple(by_parameter))
     return ddp
 
