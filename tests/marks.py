@@ -115,8 +115,8 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/faults/test_folders.py::test_program_that_starts_programs": "stays: two runs in one place, and in turn",
     "tests/faults/test_generator_lock.py::test_threads_that_read_it_end[stoker.feed": "stays: that of graph",
     "tests/faults/test_leaks.py": "stays: elastic iterators that are left half way",
-    "tests/faults/test_memory.py": "stays: workers that are killed",
-    "tests/faults/test_planted.py": "stays: mistakes planted in leases and orders, in tests/feed",
+    "tests/faults/test_memory.py": "stays: a worker that is killed for memory",
+    "tests/faults/test_planted.py": "stays: mistakes planted under one program",
     "tests/feed/test_compared.py::test_a_loader_without_workers_is_compared": "stays: with workers",
     "tests/feed/test_moved.py::test_moved_batches_are_those_of_torch[False": "stays: shuffled",
     "tests/perf/features/test_program_libraries.py::test_trainer_with_accumulation": "stays: lightning",
@@ -253,6 +253,8 @@ STAYS = (
     "tests/faults/test_bad_samples.py::TestLeaveOut::test_holds_in_a_moved_loader_that_comes_back[drawn-skip]",
     "tests/faults/test_deaths.py::TestWorkers::test_at_random",
     "tests/faults/test_leaks.py::test_iterators_left_half_way[elastic]",
+    "tests/faults/test_memory.py::test_a_worker_killed",
+    "tests/faults/test_planted.py::test_no_planted_mistake_reaches_a_program[one of each module",
     *(
         f"tests/run/test_library.py::test_a_resumed_iteration_goes_on_as_the_uninterrupted_one[edges-{loader}]"
         for loader in ("shuffled", "pinned", "stream")
