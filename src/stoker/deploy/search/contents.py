@@ -131,7 +131,8 @@ def _array(pe: int, each: int, factor: int, weight: int, acc: int, words: int, s
     weights = pe * each * weight if words > 1 else 0
     control = Contents(counters=_bits(words) + _bits(sums), registers=weights + 3 * (levels + 1))
     memories = (
-        MemoryShape(words=words, bits=pe * each * weight), MemoryShape(words=sums, bits=pe * acc),
+        MemoryShape(use="weights", words=words, bits=pe * each * weight),
+        MemoryShape(use="biases", words=sums, bits=pe * acc),
     )  # fmt: skip
     return one.times(pe) + control + Contents(memories=memories)
 
@@ -155,7 +156,7 @@ def _requantiser(lanes: int, p: Mapping[str, int]) -> Contents:
         adders=(acc if split else 0) + wide, muxes=2 * out + wide, multipliers=_law_multipliers(acc, factors),
         carry=wide,
     )  # fmt: skip
-    memories = (MemoryShape(words=factors, bits=lanes * _FACTOR_BITS),) if factors > 1 else ()
+    memories = (MemoryShape(use="multipliers", words=factors, bits=lanes * _FACTOR_BITS),) if factors > 1 else ()
     return lane.times(lanes) + Contents(counters=_bits(factors) if factors > 1 else 0, memories=memories)
 
 
@@ -175,7 +176,7 @@ def _fifo(bits: int, depth: int) -> Contents:
     place, count = _bits(depth), (depth + 1 - 1).bit_length()
     return Contents(
         counters=2 * place + count, muxes=count,
-        memories=(MemoryShape(words=depth, bits=bits, written=True, clocked=not shallow),),
+        memories=(MemoryShape(use="FIFO", words=depth, bits=bits, written=True, clocked=not shallow),),
     )  # fmt: skip
 
 
@@ -215,7 +216,8 @@ def _window(p: Mapping[str, int]) -> Contents:
     wraps = 3 * address if kernel[0] > 1 or height > 1 else 0
     one = Contents(
         address_registers=2 * address + (x_bits if moves_x else 0) + 3, registers=data,
-        addresses=2 * address + wraps, memories=(MemoryShape(words=ring, bits=data, written=True),), carry=address + 1,
+        addresses=2 * address + wraps, carry=address + 1,
+        memories=(MemoryShape(use="line buffer", words=ring, bits=data, written=True),),
     )  # fmt: skip
     return counters + Contents(address_registers=held, addresses=sums, windows=1) + one.times(taps)
 
@@ -248,7 +250,7 @@ def _scaled(bits: int, acc: int, by: int) -> Contents:
 
 def _table(p: Mapping[str, int]) -> Contents:
     lanes, out = p["LANES"], p["OUT_W"]
-    entries = MemoryShape(words=1 << p["IN_W"], bits=out)
+    entries = MemoryShape(use="table", words=1 << p["IN_W"], bits=out)
     lane = Contents(registers=out, memories=(entries,))
     return lane.times(lanes) + _results(lanes * out, p["DEPTH"])
 
@@ -261,7 +263,7 @@ def _lookup(p: Mapping[str, int]) -> Contents:
         "KERNEL_X": p["COUNT"], "STRIDE_Y": 1, "STRIDE_X": 1, "TOP": 0, "LEFT": 0, "OUT_Y": 1, "OUT_X": 1,
         "GROUPS": 1, "FOLDS": p["WORDS"], "ROWS": p["ROWS"],
     })  # fmt: skip
-    table = MemoryShape(words=row * p["ROWS_OF_TABLE"], bits=lanes * p["ENTRY_W"])
+    table = MemoryShape(use="rows", words=row * p["ROWS_OF_TABLE"], bits=lanes * p["ENTRY_W"])
     kept = Contents(registers=p["ENTRY_W"] + acc, adders=acc, muxes=acc, carry=acc).times(lanes)
     law = _requantiser(lanes, p) if p["SUMMED"] else Contents()
     rest = Contents(counters=_bits(p["WORDS"]), registers=6, memories=(table,))

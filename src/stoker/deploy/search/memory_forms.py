@@ -23,12 +23,14 @@ class MemoryShape:
     """A memory of a unit.
 
     Attributes:
+        use: what it holds.
         words: of it.
         bits: of a word.
         written: whether it can be written to; else it holds constants.
         clocked: whether it is read by a clock; else at once, which block memories can't.
     """
 
+    use: str
     words: int
     bits: int
     written: bool = False

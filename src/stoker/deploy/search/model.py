@@ -48,6 +48,12 @@ class Demand:
             block_rams=self.block_rams + other.block_rams,
         )  # fmt: skip
 
+    def __sub__(self, other: Demand) -> Demand:
+        return Demand(
+            luts=self.luts - other.luts, flip_flops=self.flip_flops - other.flip_flops, dsps=self.dsps - other.dsps,
+            block_rams=self.block_rams - other.block_rams,
+        )  # fmt: skip
+
     def of(self, kind: str) -> float:
         """How much of a kind, one of :data:`KINDS`."""
         return getattr(self, kind)
@@ -229,7 +235,9 @@ def _flip_flop_parts(contents: Contents, memories: _Memories) -> dict[str, float
         "windows": contents.windows,
         "units": contents.units,
         # A clocked memory that is no block memory is read into registers.
-        "read": sum(shape.bits for shape, found in memories if shape.clocked and shape.words > 1 and found.form != "block"),
+        "read": sum(
+            shape.bits for shape, found in memories if shape.clocked and shape.words > 1 and found.form != "block"
+        ),
         "small": sum(shape.words * shape.bits for shape, found in memories if _in_registers(shape, found)),
     }
 

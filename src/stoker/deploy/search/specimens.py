@@ -1,5 +1,8 @@
-"""The designs that the resource model is fitted to: single units over their sizes, widths and foldings, and a few
-designs of several, which show what streams, joins and the frame around a design take."""
+"""The designs that the resource model is fitted to.
+
+Single units over their sizes, widths and foldings, and a few designs of several, which show what streams, joins and the
+frame around a design take.
+"""
 
 from __future__ import annotations
 
@@ -162,9 +165,7 @@ class _Sketch:
         bias = self.chance.integers(-(1 << (bits + 4)), 1 << (bits + 4), shape[0])
         return self.to.constant(f"{name}.w", weight), self.to.constant(f"{name}.b", bias)
 
-    def _law(
-        self, name: str, channels: int, products: int, weights: int, *, shift: bool = False
-    ) -> op.Requantiser:
+    def _law(self, name: str, channels: int, products: int, weights: int, *, shift: bool = False) -> op.Requantiser:
         grid = self.to.grid(name)
         spread = 256.0 * (1 << weights) * np.sqrt(products) / (1 << grid.bits) * _SHIFT
         if shift:
@@ -184,7 +185,9 @@ def specimens() -> tuple[Specimen, ...]:
     return tuple(made() for made in (*_DENSE, *_IMAGES, *_SEVERAL))
 
 
-def _dense(inputs: int, outputs: int, fold: tuple[int, int], weights: int = 8, bits: int = 8, shift: int = 0) -> Specimen:
+def _dense(
+    inputs: int, outputs: int, fold: tuple[int, int], weights: int = 8, bits: int = 8, shift: int = 0
+) -> Specimen:
     net = _Sketch()
     name = f"dense {inputs}-{outputs} {fold[0]}x{fold[1]} w{weights}a{bits}{' shift' * shift}"
     source = net.input(inputs, bits=bits)
