@@ -133,3 +133,22 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
     def shown(self) -> DesignRow | None:
         """The pick, or the nearest design."""
         return self.pick or self.nearest
+
+
+class CalibratedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A synthesised design, and what the model says of it."""
+
+    name: str
+    luts: tuple[int, float]
+    """Found by the tools, and by the model; so are the others."""
+    flip_flops: tuple[int, float]
+    dsps: tuple[int, int]
+    block_rams: tuple[int, int]
+    clock_mhz: tuple[float, float]
+
+
+class CalibrationReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a model is from what it was fitted to."""
+
+    obtained: str
+    rows: tuple[CalibratedRow, ...]
