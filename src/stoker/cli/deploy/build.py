@@ -15,8 +15,8 @@ from stoker.core.errors import ConfigError
 
 _EPILOG = """\
 Each step is a command that can be run again alone; it is printed before what it says. DIR gets the package, the report
-of the search (search.json) and the design (rtl). The first step that fails ends it, with its status. What follows -- are
-options of `stoker deploy quantise`.
+of the search (search.json) and the design (rtl). The first step that fails ends it, with its status. What follows --
+are options of `stoker deploy quantise`.
 examples:
   stoker deploy build model.py:make --data calib.py:loader --out digits --device ecp5-45k --rate 10k
   stoker deploy build model.py:make --data calib.py:loader --test test.py:loader --out digits -- --weights 4"""

@@ -44,8 +44,8 @@ def _times(node: DesignNode, inputs: list[Times]) -> Times:
     for times, needed in zip(inputs, node.flow.consumed(words), strict=True):
         ready = np.maximum(ready, times[np.clip(needed, 1, len(times)) - 1])
     # t[n] = max(t[n - 1], ready[n]) + gap, without a loop.
-    begun = np.maximum.accumulate(ready - (words - 1) * gap)
-    return begun + words * gap + _STEPS.get(node.module, 0) + _adders(node)
+    begun: Times = np.maximum.accumulate(ready - (words - 1) * gap)
+    return np.asarray(begun + words * gap + (_STEPS.get(node.module, 0) + _adders(node)), np.float64)
 
 
 def _adders(node: DesignNode) -> int:

@@ -156,7 +156,7 @@ def _adapters(reference: Structure) -> set[str]:
     """Nodes that resize a stream from or to an array, however many in a row: they depend on what is chosen."""
     found: set[str] = set()
     # Several in a row are found from either end.
-    for name in (*reference.nodes, *reversed(reference.nodes)):
+    for name in (*reference.nodes, *reversed(list(reference.nodes))):
         node = reference.nodes[name]
         if node.module != "resize_stream":
             continue

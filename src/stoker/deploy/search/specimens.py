@@ -79,7 +79,7 @@ class _Sketch:
         return self.to.write_shaped(
             op.Convolution(
                 source=source, output=name, weight=weight, weight_bits=weights, bias=bias, requantiser=by,
-                stride=(stride, stride), padding=(edge,) * 4, groups=groups,
+                stride=(stride, stride), padding=(edge, edge, edge, edge), groups=groups,
             )
         )  # fmt: skip
 
@@ -94,7 +94,12 @@ class _Sketch:
         by = self._law(name, 1, size * size, 1)
         return self.to.write_shaped(
             op.SumPool(
-                source=source, output=name, kernel=(size, size), stride=(size, size), padding=(0,) * 4, requantiser=by
+                source=source,
+                output=name,
+                kernel=(size, size),
+                stride=(size, size),
+                padding=(0, 0, 0, 0),
+                requantiser=by,
             )
         )
 
@@ -288,3 +293,27 @@ _IMAGES: tuple[_Made, ...] = (
     partial(_pooled, "global"),
 )
 _SEVERAL: tuple[_Made, ...] = (_residual, _pooling, _activated, _separable, _two_dense, _tower, _rescaled)
+
+
+def small_networks() -> tuple[Specimen, ...]:
+    """Networks with so few foldings that all combinations can be enumerated, to judge a solver by."""
+    return _two_small(), _small_image(), _small_residual()
+
+
+def _two_small() -> Specimen:
+    net = _Sketch()
+    return net.specimen("dense 12-8, dense 4", net.dense(net.dense(net.input(12), 8, (1, 1)), 4, (1, 1)))
+
+
+def _small_image() -> Specimen:
+    net = _Sketch()
+    pooled = net.max_pool(net.conv(net.input(4, 4, 2), 4, (1, 1, 1)))
+    return net.specimen("conv 4x4x2-4, pool, dense 4", net.dense(net.flat(pooled), 4, (1, 1)))
+
+
+def _small_residual() -> Specimen:
+    net = _Sketch()
+    source = net.input(4, 4, 4)
+    return net.specimen(
+        "conv 4x4x4-4, add, conv 2", net.conv(net.add(net.conv(source, 4, (1, 1, 1)), source), 2, (1, 1, 1))
+    )
