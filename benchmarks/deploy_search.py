@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 BAR = Bar(
     "deploy_search",
     "picks of searches against the tools: cycles as simulated within 1 %, LUTs and flip-flops 15 % off in the median "
-    "and 35 % at most, DSPs and block RAMs exact, clock within 20 %; foldings within 2 % of all enumerated; at least 3x "
-    "fewer multipliers than one reuse factor for all layers at equal throughput",
+    "and 35 % at most, DSPs and block RAMs exact, clock within 20 %; foldings within 2 % of all enumerated; at least "
+    "3x fewer multipliers than one reuse factor for all layers at equal throughput",
     headline=("luts_median_frac", "clock_off_frac", "above_exhaustive_frac", "fewer_multipliers"),
 )
 _DEVICE = "ecp5-45k"

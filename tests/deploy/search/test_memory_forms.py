@@ -11,9 +11,9 @@ from stoker.deploy.search.memory_forms import MappedMemory, MemoryShape, mapped
     ("words", "bits", "kind", "wanted"),
     [
         # As yosys 0.70 mapped them, in designs of the specimens.
-        (64, 32, "constants", MappedMemory(form="logic")),  # 2,048 bits cost as much as they save
+        (64, 32, "constants", MappedMemory(form="logic")),
         (72, 36, "constants", MappedMemory(form="block", cells=1)),
-        (64, 128, "constants", MappedMemory(form="block", cells=4)),
+        (64, 128, "constants", MappedMemory(form="logic")),  # four block memories cost a little more
         (1024, 18, "constants", MappedMemory(form="block", cells=1)),
         (3, 8, "fifo", MappedMemory(form="distributed", cells=2)),
         (40, 8, "ring", MappedMemory(form="distributed", cells=6)),

@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if arguments.out:
-        Path(arguments.out).write_text(json_of(report), encoding="utf-8")
+        _save(report, arguments.out)
     if arguments.html:
         write_text(render_search_page(report), arguments.html, "--html")
     if arguments.json:
@@ -65,6 +65,13 @@ def main(argv: list[str]) -> int:
         command = shlex.join(["stoker", "deploy", "search", *argv, "--html", "search.html"])
         sys.stdout.write(render_search(report, style_for(sys.stdout, os.environ), command))
     return 0 if report.pick else 2
+
+
+def _save(report: SearchReport, path: Path) -> None:
+    try:
+        path.write_text(json_of(report), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"`--out` must name a file that can be written, got `{path}`: {error.strerror}") from error
 
 
 def searched(
@@ -169,7 +176,7 @@ def _parser() -> Parser:
     )
     add_limits(parser)
     add = parser.add_argument
-    add("--out", metavar="FILE", help="write the report, which `rtl --folding` and `verify --folding` read")
+    add("--out", type=Path, metavar="FILE", help="write the report, which `rtl --folding` and `verify --folding` read")
     add("--html", metavar="FILE", help="write the answer as one page (- prints it)")
     add("--json", action="store_true", help="print the answer for programs")
     add("packages", nargs="+", type=Path, metavar="PACKAGE", help="folder that `stoker deploy quantise` wrote")

@@ -27,6 +27,7 @@ class Contents:
         adders: bits of sums, differences and comparisons of two signals.
         addresses: bits of the same in line buffers, where many are narrow and some vanish.
         muxes: bits of multiplexers.
+        shifters: bits of registers that are loaded or shifted.
         counters: bits of counters.
         registers: bits of registers that hold data.
         address_registers: bits of registers of line buffers.
@@ -40,6 +41,7 @@ class Contents:
     adders: float = 0
     addresses: float = 0
     muxes: float = 0
+    shifters: float = 0
     counters: float = 0
     registers: float = 0
     address_registers: float = 0
@@ -109,7 +111,7 @@ def _matrix(p: Mapping[str, int]) -> Contents:
     return total((
         _window({**p, "W": p["IN_W"]}),
         _array(p["PE"], each, factor, p["WEIGHT_W"], p["ACC_W"], sum_beats * sums, sums),
-        _serialised(lanes * p["ACC_W"], p["BEATS"]),
+        _serialised(lanes * (p["ACC_W"] - _unused(p)), p["BEATS"]),
         _requantiser(lanes, p),
         _results(lanes * p["OUT_W"], p["DEPTH"]),
     ))  # fmt: skip
@@ -119,14 +121,15 @@ def _array(pe: int, each: int, factor: int, weight: int, acc: int, words: int, s
     """``mac_array``: products, trees of adders, accumulators, weights and biases."""
     levels = (each - 1).bit_length()
     product = factor + weight
-    width = min(product + levels, acc)
-    held, count = 0, each
-    for _ in range(levels):
+    held, added, count = 0, 0, each
+    for level in range(1, levels + 1):
+        # Declared as wide as the last level; the bits above a level's own are copies of its sign, and are merged.
+        width = min(product + level, acc)
+        added += count // 2 * width
         count = -(-count // 2)
-        held += count
+        held += count * width
     one = Contents(
-        registers=each * product + held * width + acc, adders=(each - 1) * width + acc, muxes=acc, multipliers=each,
-        carry=acc,
+        registers=each * product + held + acc, adders=added + acc, muxes=acc, multipliers=each, carry=acc,
     )  # fmt: skip
     weights = pe * each * weight if words > 1 else 0
     control = Contents(counters=_bits(words) + _bits(sums), registers=weights + 3 * (levels + 1))
@@ -140,7 +143,7 @@ def _array(pe: int, each: int, factor: int, weight: int, acc: int, words: int, s
 def _serialised(bits: int, beats: int) -> Contents:
     if beats == 1:
         return Contents(registers=bits)
-    return Contents(registers=bits * beats, muxes=bits * (beats - 1), counters=_bits(beats + 1))
+    return Contents(registers=bits * beats, shifters=bits * (beats - 1), counters=_bits(beats + 1))
 
 
 def _requantiser(lanes: int, p: Mapping[str, int]) -> Contents:
@@ -150,14 +153,21 @@ def _requantiser(lanes: int, p: Mapping[str, int]) -> Contents:
     kept = max(product - shift, 1) + 1
     wide = max(kept, out + 2)
     split = factors > 0 and acc > _SPLIT
-    early = _SPLIT + _FACTOR_BITS + acc if split else product
+    dropped = max(shift - 1, 0)  # bits below the point, but for the half that is added
+    first = acc - _unused(p)
+    early = _SPLIT + _FACTOR_BITS + acc if split else product if factors else first
     lane = Contents(
-        registers=acc + (_FACTOR_BITS if factors else 0) + early + product + wide + out,
+        registers=first + (_FACTOR_BITS if factors > 1 else 0) + early + max(product - dropped, 1) + kept + out,
         adders=(acc if split else 0) + wide, muxes=2 * out + wide, multipliers=_law_multipliers(acc, factors),
         carry=wide,
     )  # fmt: skip
     memories = (MemoryShape(use="multipliers", words=factors, bits=lanes * _FACTOR_BITS),) if factors > 1 else ()
     return lane.times(lanes) + Contents(counters=_bits(factors) if factors > 1 else 0, memories=memories)
+
+
+def _unused(p: Mapping[str, int]) -> int:
+    """Low bits of an accumulator that its requantiser never looks at: without multipliers, those below the point."""
+    return 0 if p["MULTIPLIERS"] else min(max(p["SHIFT"] - 1, 0), p["ACC_W"] - 1)
 
 
 def _law_multipliers(acc: int, factors: int) -> int:
@@ -274,7 +284,7 @@ def _resize(p: Mapping[str, int]) -> Contents:
     wide, narrow = max(p["IN_LANES"], p["OUT_LANES"]), min(p["IN_LANES"], p["OUT_LANES"])
     packs = p["IN_LANES"] < p["OUT_LANES"]
     return Contents(
-        registers=wide * p["W"], muxes=0 if packs else (wide - narrow) * p["W"], counters=_bits(wide // narrow + 1)
+        registers=wide * p["W"], shifters=0 if packs else (wide - narrow) * p["W"], counters=_bits(wide // narrow + 1)
     )  # fmt: skip
 
 

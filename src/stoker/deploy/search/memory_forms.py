@@ -13,7 +13,8 @@ from typing import Literal
 Form = Literal["block", "distributed", "logic"]
 Family = Literal["ecp5", "ice40"]
 _PORT = 2.0
-"""Cost of a port that only reads, in block and distributed memories alike."""
+_DISTRIBUTED_PORT = 8.0
+"""Cost of a port that only reads, in a block memory and in distributed ones; the latter as synthesis shows it."""
 _ROM_BIT, _RAM_BIT = 1 / 16, 1.0
 """Cost of a bit in plain logic."""
 
@@ -69,8 +70,6 @@ _BLOCKS: Mapping[Family, tuple[_Block, ...]] = {
     ),
     "ice40": (_Block(address_bits=11, widths=(2, 4, 8, 16), byte=1, cost=64.0),),
 }
-_FEW = 2
-"""Words of a memory that becomes registers on ECP5, whatever the costs say; found by synthesis."""
 _DISTRIBUTED_WORDS, _DISTRIBUTED_BITS, _DISTRIBUTED_COST = 16, 4, 4.0
 
 
@@ -78,10 +77,10 @@ def mapped(shape: MemoryShape, family: Family) -> MappedMemory:
     """What a memory becomes on a family of FPGAs."""
     size = shape.words * shape.bits
     best, found = size * (_RAM_BIT if shape.written else _ROM_BIT), MappedMemory(form="logic")
-    if family == "ecp5" and shape.written and shape.words > _FEW:  # constants never are in distributed memory
+    if family == "ecp5" and shape.written:  # constants never are in distributed memory
         deep = -(-shape.words // _DISTRIBUTED_WORDS)
         cells = -(-deep * shape.bits // _DISTRIBUTED_BITS)
-        cost = cells * _DISTRIBUTED_COST + _deep_cost(deep, shape) + _PORT
+        cost = cells * _DISTRIBUTED_COST + _deep_cost(deep, shape) + _DISTRIBUTED_PORT
         if cost < best:
             best, found = cost, MappedMemory(form="distributed", cells=cells)
     if shape.clocked:

@@ -218,6 +218,7 @@ def _lut_parts(contents: Contents, memories: _Memories) -> dict[str, float]:
         "adders": contents.adders,
         "addresses": contents.addresses,
         "muxes": contents.muxes,
+        "shifters": contents.shifters,
         "counters": contents.counters,
         "windows": contents.windows,
         "units": contents.units,

@@ -292,7 +292,27 @@ _IMAGES: tuple[_Made, ...] = (
     partial(_pooled, "mean"),
     partial(_pooled, "global"),
 )
-_SEVERAL: tuple[_Made, ...] = (_residual, _pooling, _activated, _separable, _two_dense, _tower, _rescaled)
+_SEVERAL: tuple[_Made, ...] = (
+    _residual,
+    _pooling,
+    _activated,
+    _separable,
+    _two_dense,
+    _tower,
+    _rescaled,
+    partial(_network, "network, 23 multipliers", ((1, 1, 1), (1, 4, 3), (1, 2, 3), (1, 2, 1), (1, 1, 1))),
+    partial(_network, "network, 58 multipliers", ((1, 1, 3), (4, 8, 1), (1, 4, 3), (1, 8, 1), (1, 1, 1))),
+)
+
+
+def _network(name: str, folds: tuple[tuple[int, int, int], ...]) -> Specimen:
+    """Two convolutions, a pool, a residual convolution and two dense layers: what clocks of larger designs are."""
+    net = _Sketch()
+    found = net.conv(net.conv(net.input(8, 8, 1), 8, folds[0]), 16, folds[1])
+    pooled = net.max_pool(found)
+    joined = net.add(net.conv(pooled, 16, folds[2]), pooled)
+    hidden = net.dense(net.flat(joined), 32, folds[3][:2])
+    return net.specimen(name, net.dense(hidden, 10, folds[4][:2]))
 
 
 def small_networks() -> tuple[Specimen, ...]:
