@@ -259,6 +259,16 @@ def _rescaled() -> Specimen:
     return net.specimen("rescale, conv", net.conv(net.rescale(net.input(8, 8, 4)), 4, (1, 1, 1)))
 
 
+def _network(name: str, folds: tuple[tuple[int, int, int], ...]) -> Specimen:
+    """Two convolutions, a pool, a residual convolution and two dense layers: what clocks of larger designs are."""
+    net = _Sketch()
+    found = net.conv(net.conv(net.input(8, 8, 1), 8, folds[0]), 16, folds[1])
+    pooled = net.max_pool(found)
+    joined = net.add(net.conv(pooled, 16, folds[2]), pooled)
+    hidden = net.dense(net.flat(joined), 32, folds[3][:2])
+    return net.specimen(name, net.dense(hidden, 10, folds[4][:2]))
+
+
 _Made = Callable[[], Specimen]
 _DENSE: tuple[_Made, ...] = (
     partial(_dense, 64, 16, (1, 1)),
@@ -303,16 +313,6 @@ _SEVERAL: tuple[_Made, ...] = (
     partial(_network, "network, 23 multipliers", ((1, 1, 1), (1, 4, 3), (1, 2, 3), (1, 2, 1), (1, 1, 1))),
     partial(_network, "network, 58 multipliers", ((1, 1, 3), (4, 8, 1), (1, 4, 3), (1, 8, 1), (1, 1, 1))),
 )
-
-
-def _network(name: str, folds: tuple[tuple[int, int, int], ...]) -> Specimen:
-    """Two convolutions, a pool, a residual convolution and two dense layers: what clocks of larger designs are."""
-    net = _Sketch()
-    found = net.conv(net.conv(net.input(8, 8, 1), 8, folds[0]), 16, folds[1])
-    pooled = net.max_pool(found)
-    joined = net.add(net.conv(pooled, 16, folds[2]), pooled)
-    hidden = net.dense(net.flat(joined), 32, folds[3][:2])
-    return net.specimen(name, net.dense(hidden, 10, folds[4][:2]))
 
 
 def small_networks() -> tuple[Specimen, ...]:
