@@ -35,7 +35,6 @@ class Contents:
         windows: line buffers.
         units: with an output FIFO.
         memories: of all parts.
-        carry: the widest sum, in bits: a clock waits for its carry.
     """
 
     adders: float = 0
@@ -49,20 +48,13 @@ class Contents:
     windows: int = 0
     units: int = 0
     memories: tuple[MemoryShape, ...] = ()
-    carry: int = 0
 
     def __add__(self, other: Contents) -> Contents:
-        sums = {
-            each.name: getattr(self, each.name) + getattr(other, each.name)
-            for each in fields(self)
-            if each.name != "carry"
-        }  # fmt: skip
-        return Contents(**sums, carry=max(self.carry, other.carry))
+        return Contents(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
 
     def times(self, count: int) -> Contents:
         """So many of them."""
-        sums = {each.name: getattr(self, each.name) * count for each in fields(self) if each.name != "carry"}
-        return Contents(**sums, carry=self.carry)
+        return Contents(**{each.name: getattr(self, each.name) * count for each in fields(self)})
 
 
 def contents_of(module: str, parameters: Mapping[str, Parameter]) -> Contents:
@@ -129,7 +121,7 @@ def _array(pe: int, each: int, factor: int, weight: int, acc: int, words: int, s
         count = -(-count // 2)
         held += count * width
     one = Contents(
-        registers=each * product + held + acc, adders=added + acc, muxes=acc, multipliers=each, carry=acc,
+        registers=each * product + held + acc, adders=added + acc, muxes=acc, multipliers=each,
     )  # fmt: skip
     weights = pe * each * weight if words > 1 else 0
     control = Contents(counters=_bits(words) + _bits(sums), registers=weights + 3 * (levels + 1))
@@ -159,7 +151,6 @@ def _requantiser(lanes: int, p: Mapping[str, int]) -> Contents:
     lane = Contents(
         registers=first + (_FACTOR_BITS if factors > 1 else 0) + early + max(product - dropped, 1) + kept + out,
         adders=(acc if split else 0) + wide, muxes=2 * out + wide, multipliers=_law_multipliers(acc, factors),
-        carry=wide,
     )  # fmt: skip
     memories = (MemoryShape(use="multipliers", words=factors, bits=lanes * _FACTOR_BITS),) if factors > 1 else ()
     return lane.times(lanes) + Contents(counters=_bits(factors) if factors > 1 else 0, memories=memories)
@@ -226,7 +217,7 @@ def _window(p: Mapping[str, int]) -> Contents:
     wraps = 3 * address if kernel[0] > 1 or height > 1 else 0
     one = Contents(
         address_registers=2 * address + (x_bits if moves_x else 0) + 3, registers=data,
-        addresses=2 * address + wraps, carry=address + 1,
+        addresses=2 * address + wraps,
         memories=(MemoryShape(use="line buffer", words=ring, bits=data, written=True),),
     )  # fmt: skip
     return counters + Contents(address_registers=held, addresses=sums, windows=1) + one.times(taps)
@@ -234,7 +225,7 @@ def _window(p: Mapping[str, int]) -> Contents:
 
 def _pool(p: Mapping[str, int]) -> Contents:
     lanes, acc = p["LANES"], p["ACC_W"]
-    kept = Contents(registers=acc, adders=acc * (1 if p["LARGEST"] else 2), muxes=acc, carry=acc).times(lanes)
+    kept = Contents(registers=acc, adders=acc * (1 if p["LARGEST"] else 2), muxes=acc).times(lanes)
     law = Contents() if p["LARGEST"] else _requantiser(lanes, p)
     lines = _window({**p, "W": p["IN_W"], "GROUPS": p["WORDS"]})
     return lines + kept + law + _results(lanes * p["OUT_W"], p["DEPTH"])
@@ -243,7 +234,7 @@ def _pool(p: Mapping[str, int]) -> Contents:
 def _add(p: Mapping[str, int]) -> Contents:
     lanes, acc = p["LANES"], p["ACC_W"]
     terms = [_scaled(p["A_W"], acc, p["A_BY"])] + ([] if p["ONE"] else [_scaled(p["B_W"], acc, p["B_BY"])])
-    lane = total(terms) + Contents(registers=acc, adders=0 if p["ONE"] else acc, carry=acc)
+    lane = total(terms) + Contents(registers=acc, adders=0 if p["ONE"] else acc)
     return lane.times(lanes) + _requantiser(lanes, p) + _results(lanes * p["OUT_W"], p["DEPTH"])
 
 
@@ -255,7 +246,7 @@ def _scaled(bits: int, acc: int, by: int) -> Contents:
     used = [count for count in digits if count]
     adds = sum(count - 1 for count in used) + max(0, len(used) - 1)
     wide = min(acc, bits + 1 + size.bit_length())
-    return Contents(registers=bits + 1 + wide * (len(used) + 1), adders=bits + 1 + adds * wide, carry=wide)
+    return Contents(registers=bits + 1 + wide * (len(used) + 1), adders=bits + 1 + adds * wide)
 
 
 def _table(p: Mapping[str, int]) -> Contents:
@@ -274,7 +265,7 @@ def _lookup(p: Mapping[str, int]) -> Contents:
         "GROUPS": 1, "FOLDS": p["WORDS"], "ROWS": p["ROWS"],
     })  # fmt: skip
     table = MemoryShape(use="rows", words=row * p["ROWS_OF_TABLE"], bits=lanes * p["ENTRY_W"])
-    kept = Contents(registers=p["ENTRY_W"] + acc, adders=acc, muxes=acc, carry=acc).times(lanes)
+    kept = Contents(registers=p["ENTRY_W"] + acc, adders=acc, muxes=acc).times(lanes)
     law = _requantiser(lanes, p) if p["SUMMED"] else Contents()
     rest = Contents(counters=_bits(p["WORDS"]), registers=6, memories=(table,))
     return indices + kept + law + rest + _results(lanes * p["OUT_W"], p["DEPTH"])

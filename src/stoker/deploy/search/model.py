@@ -1,13 +1,12 @@
 """What a design takes of a family of FPGAs, and its clock, from what is in its units; and the fit to synthesised ones.
 
 Multipliers and block memories follow from rules and are not fitted. Lookup tables and flip-flops are sums of counted
-parts with fitted weights that are not negative; the clock's period is that of the worst unit, and grows with the width
-of its sums and the size of the design.
+parts with fitted weights that are not negative, and so is the clock's period of what a design takes: all units have
+registers after each step, so distances decide.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -101,9 +100,9 @@ class ResourceModel(msgspec.Struct, frozen=True, kw_only=True):
         base = Demand(luts=self.luts["design"], flip_flops=self.flip_flops["design"])
         return base + self.demand(around)
 
-    def clock_mhz(self, carry: int, luts: float) -> float:
-        """The clock of a design of so many lookup tables whose widest sum has so many bits."""
-        return 1e3 / _weighed(self.period_ns, _period_parts(carry, luts))
+    def clock_mhz(self, demand: Demand) -> float:
+        """The clock of a design that takes so much."""
+        return 1e3 / _weighed(self.period_ns, _period_parts(demand))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,17 +123,15 @@ class EstimatedDesign:
 def estimated(structure: Structure, model: ResourceModel) -> EstimatedDesign:
     """What a design takes, and its clock."""
     nodes: dict[str, Demand] = {}
-    carry = 0
     for name, node in structure.nodes.items():
         found = node_contents(node)
         readers = len(structure.readers(name))
         if readers > 1:
             found = found + fork_contents(readers)
         nodes[name] = model.demand(found)
-        carry = max(carry, found.carry)
     ends = [structure.stream(end).words for end in (*structure.inputs, *structure.outputs)]
     demand = sum(nodes.values(), model.frame(ends))
-    return EstimatedDesign(demand=demand, nodes=nodes, clock_mhz=model.clock_mhz(carry, demand.luts))
+    return EstimatedDesign(demand=demand, nodes=nodes, clock_mhz=model.clock_mhz(demand))
 
 
 def node_contents(node: DesignNode) -> Contents:
@@ -179,7 +176,11 @@ def fitted(
         memories = [(shape, mapped(shape, family)) for shape in whole.memories]
         luts.append(_lut_parts(whole, memories) | {"design": 1.0})
         flip_flops.append(_flip_flop_parts(whole, memories) | {"design": 1.0})
-        periods.append(_period_parts(whole.carry, found.luts))
+        periods.append(
+            _period_parts(
+                Demand(luts=found.luts, flip_flops=found.flip_flops, dsps=found.dsps, block_rams=found.block_rams)
+            )
+        )
     specimens = [found for _, found in measured]
     return ResourceModel(
         family=family, obtained=obtained, luts=_least_squares(luts, [each.luts for each in specimens]),
@@ -243,8 +244,12 @@ def _flip_flop_parts(contents: Contents, memories: _Memories) -> dict[str, float
     }
 
 
-def _period_parts(carry: int, luts: float) -> dict[str, float]:
-    return {"clocking": 1.0, "carry": float(carry), "size": math.log2(max(luts, 1.0))}
+def _period_parts(demand: Demand) -> dict[str, float]:
+    """The larger a design, the farther apart its parts; multipliers and block memories lie in columns of their own."""
+    return {
+        "clocking": 1.0, "flip_flops": demand.flip_flops / 1000, "dsps": demand.dsps / 10,
+        "block_rams": demand.block_rams / 10,
+    }  # fmt: skip
 
 
 def _constant_luts(shape: MemoryShape) -> float:
