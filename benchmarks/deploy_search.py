@@ -121,7 +121,7 @@ def _against_tools(
 ) -> None:  # fmt: skip
     from stoker.deploy.hardware.verification import random_samples
     from stoker.deploy.rtl.generate import write_design
-    from stoker.deploy.search.searching import Wanted, search
+    from stoker.deploy.search.searching import DesignLimits, search
     from stoker.deploy.tools.devices import fpga
     from stoker.deploy.tools.placing import place
     from stoker.deploy.tools.simulation import simulate
@@ -134,7 +134,7 @@ def _against_tools(
     exact = {"dsps": 0, "block_rams": 0}
     for name, wanted in rates.items():
         for rate in wanted:
-            design: SolvedDesign = search([_family(graphs[name])], Wanted(rate_per_s=rate)).nearest.design
+            design: SolvedDesign = search([_family(graphs[name])], DesignLimits(rate_per_s=rate)).nearest.design
             with tempfile.TemporaryDirectory() as made:
                 folder = Path(made, "design")
                 description = write_design(design.structure, folder)

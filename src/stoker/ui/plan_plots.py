@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from stoker.core.units import format_cost, format_hours
 from stoker.records.plan import Dot, PlanReport, PlanRow, Span
-from stoker.ui.front_plots import (
+from stoker.ui.drawing.fronts import (
     NAME_DX,
     NAME_DY,
     Axis,
-    Box,
-    Place,
+    NameBox,
+    PlotPlace,
     draw_field,
     draw_limits,
     draw_line,
@@ -75,7 +75,7 @@ def draw_plans(report: PlanReport) -> str:
         [*(dot.cost for dot in report.dots), *(end for _, span in spans for end in (span.low, span.high)),
          report.budget or math.inf]
     )  # fmt: skip
-    place = Place(hours, cost)
+    place = PlotPlace(hours, cost)
     classes = gpu_classes(report)
     on_front = {(plan.offer, plan.gpus, plan.family) for plan in report.front}
     others = [dot for dot in report.dots if (dot.offer, dot.gpus, dot.family) not in on_front]
@@ -91,7 +91,7 @@ def draw_plans(report: PlanReport) -> str:
     return draw_field("Hours and cost of plans; the front is the line", body)
 
 
-def _limits(report: PlanReport, place: Place) -> str:
+def _limits(report: PlanReport, place: PlotPlace) -> str:
     """The region that deadline and budget allow, and their lines."""
     return draw_limits(
         None if report.deadline_h is None else place.x(report.deadline_h),
@@ -101,7 +101,7 @@ def _limits(report: PlanReport, place: Place) -> str:
     )
 
 
-def _grid(report: PlanReport, place: Place) -> str:
+def _grid(report: PlanReport, place: PlotPlace) -> str:
     parts: list[str] = []
     for value in place.up.decades():
         y = place.y(value)
@@ -126,7 +126,7 @@ def _tick(hours: float) -> str:
     return f"{hours / 24:.0f} days" if hours < 8000 else f"{hours / 8766:.0f} y"
 
 
-def _stairs(report: PlanReport, place: Place) -> str:
+def _stairs(report: PlanReport, place: PlotPlace) -> str:
     """What can be had for so much: from plan to plan along the time, then down, by the figures that are compared."""
     return draw_stairs(
         [(place.x(_compared(plan.hours, report)), place.y(_compared(plan.cost, report))) for plan in report.front]
@@ -137,7 +137,7 @@ def _compared(span: Span, report: PlanReport) -> float:
     return span.high if report.sure else span.likely
 
 
-def _dot(dot: Dot, report: PlanReport, place: Place, colour: str) -> str:
+def _dot(dot: Dot, report: PlanReport, place: PlotPlace, colour: str) -> str:
     said = (
         f"{dot.gpus}x {dot.gpu} ({dot.offer}), {dot.family}: {format_hours(dot.hours)}, "
         f"{format_cost(dot.cost, report.currency)}"
@@ -145,7 +145,7 @@ def _dot(dot: Dot, report: PlanReport, place: Place, colour: str) -> str:
     return draw_mark(f"dot {colour}", place.x(dot.hours), place.y(dot.cost), 3.5, said)
 
 
-def _plan(plan: PlanRow, report: PlanReport, place: Place, colour: str, radius: int) -> str:
+def _plan(plan: PlanRow, report: PlanReport, place: PlotPlace, colour: str, radius: int) -> str:
     said = (
         f"{write_machines(plan)} ({plan.offer}), {write_strategy(plan)}: {write_hours_span(plan.hours)}, "
         f"{write_cost_span(plan.cost, report.currency)}; {plan.tier}"
@@ -154,7 +154,7 @@ def _plan(plan: PlanRow, report: PlanReport, place: Place, colour: str, radius: 
     return draw_mark(f"{kind} {colour}", place.x(plan.hours.likely), place.y(plan.cost.likely), radius, said)
 
 
-def _cross(plan: PlanRow, place: Place, colour: str) -> str:
+def _cross(plan: PlanRow, place: PlotPlace, colour: str) -> str:
     """The interval: hours and cost move together, since the price of an hour is known."""
     return draw_line(
         f"span {colour}", place.x(plan.hours.low), place.y(plan.cost.low),
@@ -162,9 +162,11 @@ def _cross(plan: PlanRow, place: Place, colour: str) -> str:
     )  # fmt: skip
 
 
-def _picked(picks: Sequence[PlanRow], report: PlanReport, place: Place, classes: Mapping[str, str]) -> Iterable[str]:
+def _picked(
+    picks: Sequence[PlanRow], report: PlanReport, place: PlotPlace, classes: Mapping[str, str]
+) -> Iterable[str]:
     """Circles with the numbers of the picked plans, and their machines where there is room for the words."""
-    named: list[Box] = []
+    named: list[NameBox] = []
     marks = [(place.x(dot.hours), place.y(dot.cost)) for dot in report.dots]
     marks += [(place.x(plan.hours.likely), place.y(plan.cost.likely)) for plan in (*report.front, *picks)]
     for number, plan in enumerate(picks, start=1):

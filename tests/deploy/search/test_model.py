@@ -7,7 +7,7 @@ import pytest
 from stoker.deploy.hardware.calibrating import judged
 from stoker.deploy.rtl.folding import works_of
 from stoker.deploy.rtl.mapping import lower
-from stoker.deploy.search.contents import Contents
+from stoker.deploy.search.contents import UnitContents
 from stoker.deploy.search.model import fitted, model_of
 from stoker.deploy.search.specimens import small_networks, specimens
 
@@ -38,8 +38,8 @@ def test_the_fit_gives_the_shipped_weights(structures) -> None:
 
 
 def test_contents_add_up() -> None:
-    one, other = Contents(adders=3, multipliers=1), Contents(adders=1, units=1)
-    assert (one + other) == Contents(adders=4, multipliers=1, units=1)
+    one, other = UnitContents(adders=3, multipliers=1), UnitContents(adders=1, units=1)
+    assert (one + other) == UnitContents(adders=4, multipliers=1, units=1)
     assert one.times(3) == one + one + one
 
 

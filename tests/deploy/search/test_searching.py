@@ -13,7 +13,7 @@ from stoker.core.texts import to_json
 from stoker.deploy.search.families import Dataflow, SearchedPackage
 from stoker.deploy.search.model import model_of
 from stoker.deploy.search.report import misses, read_foldings, report_of
-from stoker.deploy.search.searching import Wanted, search
+from stoker.deploy.search.searching import DesignLimits, search
 from stoker.deploy.tools.devices import fpga
 from stoker.records.deploy.search import SearchReport
 from stoker.ui.deploy.search_html import render_search_page
@@ -39,7 +39,7 @@ def digits() -> Dataflow:
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 5), st.floats(2.0, 7.0), st.floats(-6.0, -2.0))
 def test_the_pick_is_the_least_of_all_paces_that_keep_the_limits(seed: int, rate: float, latency: float) -> None:
-    wanted = Wanted(rate_per_s=10**rate, latency_s=10**latency)
+    wanted = DesignLimits(rate_per_s=10**rate, latency_s=10**latency)
     own = family(seed)
     found = search([own], wanted)
     every = [own.design(pace) for pace in own.paces()]
@@ -58,7 +58,7 @@ def test_the_pick_is_the_least_of_all_paces_that_keep_the_limits(seed: int, rate
 @given(st.integers(0, 5))
 def test_without_a_limit_of_speed_the_fastest_that_fits_is_picked(seed: int) -> None:
     own = family(seed)
-    found = search([own], Wanted())
+    found = search([own], DesignLimits())
     fits = [each for each in map(own.design, own.paces()) if each.share <= 1]
     assert found.pick is not None
     assert found.pick.design.rate_per_s == pytest.approx(max(each.rate_per_s for each in fits), rel=0.02)
@@ -68,18 +68,18 @@ def test_without_a_limit_of_speed_the_fastest_that_fits_is_picked(seed: int) -> 
 
 def test_a_package_that_loses_too_much_is_left_for_one_that_does_not() -> None:
     lossy, sound = family(1, 0.03), family(2, 0.001)
-    found = search([lossy, sound], Wanted(loss_frac=0.005))
+    found = search([lossy, sound], DesignLimits(loss_frac=0.005))
     assert found.pick is not None
     assert found.pick.family is sound
-    report = report_of(found, Wanted(loss_frac=0.005), SMALL, MODEL)
+    report = report_of(found, DesignLimits(loss_frac=0.005), SMALL, MODEL)
     assert "a loss of 3.00 %, at most 0.50 % allowed" in report.families[0].why
     assert report.families[1].why == ""
-    none = search([lossy], Wanted(loss_frac=0.0))
+    none = search([lossy], DesignLimits(loss_frac=0.0))
     assert none.pick is None
 
 
 def test_what_is_too_much_is_named_by_resource_with_the_nearest_design(tmp_path: Path) -> None:
-    wanted = Wanted(rate_per_s=900_000.0)
+    wanted = DesignLimits(rate_per_s=900_000.0)
     report = report_of(search([digits()], wanted), wanted, SMALL, MODEL)
     assert report.pick is None
     assert report.nearest is not None
@@ -98,7 +98,7 @@ def test_what_is_too_much_is_named_by_resource_with_the_nearest_design(tmp_path:
 
 
 def test_a_report_is_read_again_by_its_package_alone(tmp_path: Path) -> None:
-    wanted = Wanted(rate_per_s=5000.0)
+    wanted = DesignLimits(rate_per_s=5000.0)
     found = search([digits()], wanted)
     report = report_of(found, wanted, SMALL, MODEL)
     path = tmp_path / "search.json"
@@ -123,7 +123,7 @@ def test_a_report_is_read_again_by_its_package_alone(tmp_path: Path) -> None:
 )
 def test_limits_are_checked(given: dict[str, float], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        Wanted(**given)
+        DesignLimits(**given)
 
 
 def test_a_family_without_a_model_is_told_how_to_get_one() -> None:

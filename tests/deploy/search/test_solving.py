@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stoker.deploy.rtl.folding import Folding, works_of
 from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.search.families import Dataflow, SearchedPackage
-from stoker.deploy.search.model import KINDS, Demand, estimated, model_of
+from stoker.deploy.search.model import KINDS, DeviceDemand, estimated, model_of
 from stoker.deploy.search.solving import SPREAD, demand_of, least_share, objective
 from stoker.deploy.search.space import ChoiceSpace, FoldingChoice, LanesOf, Meeting, all_choices, space_for
 from stoker.deploy.tools.devices import FPGAS, fpga
@@ -28,7 +28,7 @@ def drawn_space(draw: st.DrawFn) -> ChoiceSpace:
             FoldingChoice(
                 folding=Folding(draw(st.integers(1, 4)), draw(st.sampled_from((1, 2, 4, 6)))), cycles=1,
                 lanes_out=draw(st.sampled_from((1, 2, 3, 4))),
-                demand=Demand(
+                demand=DeviceDemand(
                     luts=draw(st.floats(0, 20_000)), flip_flops=draw(st.floats(0, 20_000)),
                     dsps=draw(st.integers(0, 60)), block_rams=draw(st.integers(0, 60)),
                 ),
@@ -43,7 +43,7 @@ def drawn_space(draw: st.DrawFn) -> ChoiceSpace:
         for one, other in itertools.pairwise(names)
     ]
     meetings.append(Meeting(given=LanesOf(names[-1]), wanted=LanesOf(fixed=draw(st.integers(1, 4))), bits=bits))
-    return ChoiceSpace(layers=layers, meetings=meetings, rest=Demand(luts=300.0), combinations=1)
+    return ChoiceSpace(layers=layers, meetings=meetings, rest=DeviceDemand(luts=300.0), combinations=1)
 
 
 @settings(deadline=None)
@@ -91,11 +91,11 @@ def test_a_wider_word_is_not_taken_where_resizing_costs_more() -> None:
     """Two layers with one cheap folding each whose words differ: the dearer one that fits is taken."""
 
     def choice(lanes: int, luts: float) -> FoldingChoice:
-        return FoldingChoice(folding=Folding(1, lanes), cycles=1, lanes_out=lanes, demand=Demand(luts=luts))
+        return FoldingChoice(folding=Folding(1, lanes), cycles=1, lanes_out=lanes, demand=DeviceDemand(luts=luts))
 
     space = ChoiceSpace(
         layers={"one": [choice(4, 1000.0)], "two": [choice(2, 1000.0), choice(4, 1010.0)]},
-        meetings=[Meeting(given=LanesOf("one"), wanted=LanesOf("two", reads=True), bits=64)], rest=Demand(),
+        meetings=[Meeting(given=LanesOf("one"), wanted=LanesOf("two", reads=True), bits=64)], rest=DeviceDemand(),
         combinations=2,
     )  # fmt: skip
     foldings, _ = least_share(space, fpga("ecp5-25k"), MODEL)
@@ -115,5 +115,5 @@ def test_equal_throughput_takes_fewer_multipliers_than_one_reuse_factor() -> Non
 
 def test_the_objective_is_the_largest_share_with_a_little_of_all() -> None:
     part = fpga("ecp5-25k")
-    found = objective(Demand(luts=part.luts / 4, dsps=part.dsps), part)
+    found = objective(DeviceDemand(luts=part.luts / 4, dsps=part.dsps), part)
     assert found == 1.0 + SPREAD * 1.25

@@ -1,4 +1,4 @@
-"""`stoker deploy calibrate`: the model of resources and clocks that searches use, fitted anew."""
+"""`stoker deploy calibrate`: the model of resources and clocks that searches use, fitted here."""
 
 from __future__ import annotations
 

@@ -13,7 +13,9 @@ COMMANDS = (
     Subcommand("rtl", "rtl", "a package as a dataflow design in SystemVerilog"),
     Subcommand("verify", "verify", "a design, simulated, against the law on every output"),
     Subcommand("fit", "fit", "a design on an FPGA: resources, clock, latency, as open tools estimate them"),
-    Subcommand("calibrate", "calibrate", "the model of resources and clocks that searches use, fitted anew"),
+    Subcommand(
+        "calibrate", "calibrate", "the model of resources and clocks that searches use, fitted to synthesised units"
+    ),
 )
 
 

@@ -18,7 +18,7 @@ from stoker.deploy.package.folder import IntegerPackage, read_package
 from stoker.deploy.search.families import Dataflow, SearchedPackage
 from stoker.deploy.search.model import ResourceModel, model_of
 from stoker.deploy.search.report import report_of
-from stoker.deploy.search.searching import Wanted, search
+from stoker.deploy.search.searching import DesignLimits, search
 from stoker.deploy.tools.devices import FPGAS, Fpga, fpga
 from stoker.records.deploy.search import SearchReport
 from stoker.ui.deploy.search_html import render_search_page
@@ -75,7 +75,7 @@ def _save(report: SearchReport, path: Path) -> None:
 
 
 def searched(
-    packages: list[tuple[str, IntegerPackage]], part: Fpga, wanted: Wanted, model: ResourceModel
+    packages: list[tuple[str, IntegerPackage]], part: Fpga, wanted: DesignLimits, model: ResourceModel
 ) -> SearchReport:  # fmt: skip
     """The report of a search over packages.
 
@@ -112,10 +112,10 @@ def add_limits(parser: Parser) -> None:
     )
 
 
-def wanted_of(arguments: argparse.Namespace) -> Wanted:
+def wanted_of(arguments: argparse.Namespace) -> DesignLimits:
     """Limits from the options of :func:`add_limits`."""
     given = {"latency_s": arguments.latency, "rate_per_s": arguments.rate, "loss_frac": arguments.loss}
-    return Wanted(**{name: value for name, value in given.items() if value is not None})
+    return DesignLimits(**{name: value for name, value in given.items() if value is not None})
 
 
 def model_for(device: str, file: Path | None) -> ResourceModel:

@@ -324,7 +324,7 @@ def matrix_parameters(
         operation: of the layer.
         graph: that it is in.
         work: of the layer.
-        folding: one of its own.
+        folding: one that divides it.
         acc_bits: of its accumulators.
     """
     source, made = graph.values[operation.source], graph.values[operation.output]

@@ -20,7 +20,7 @@ _SHALLOW = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
+class UnitContents:
     """What is counted; contents of parts of a unit add up.
 
     Attributes:
@@ -49,15 +49,17 @@ class Contents:
     units: int = 0
     memories: tuple[MemoryShape, ...] = ()
 
-    def __add__(self, other: Contents) -> Contents:
-        return Contents(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
+    def __add__(self, other: UnitContents) -> UnitContents:
+        return UnitContents(
+            **{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)}
+        )
 
-    def times(self, count: int) -> Contents:
+    def times(self, count: int) -> UnitContents:
         """So many of them."""
-        return Contents(**{each.name: getattr(self, each.name) * count for each in fields(self)})
+        return UnitContents(**{each.name: getattr(self, each.name) * count for each in fields(self)})
 
 
-def contents_of(module: str, parameters: Mapping[str, Parameter]) -> Contents:
+def contents_of(module: str, parameters: Mapping[str, Parameter]) -> UnitContents:
     """What is in a unit.
 
     Raises:
@@ -67,22 +69,22 @@ def contents_of(module: str, parameters: Mapping[str, Parameter]) -> Contents:
     return _UNITS[module](numbers)
 
 
-def total(parts: Iterable[Contents]) -> Contents:
+def total(parts: Iterable[UnitContents]) -> UnitContents:
     """All of them together."""
-    found = Contents()
+    found = UnitContents()
     for part in parts:
         found = found + part
     return found
 
 
-def end_contents(words: int) -> Contents:
+def end_contents(words: int) -> UnitContents:
     """What an input or output of a design adds: a counter of a sample's words."""
     return _counter(words)
 
 
-def fork_contents(readers: int) -> Contents:
+def fork_contents(readers: int) -> UnitContents:
     """What a stream with several readers adds."""
-    return Contents(muxes=2 * readers, counters=readers)
+    return UnitContents(muxes=2 * readers, counters=readers)
 
 
 def _bits(count: int) -> int:
@@ -90,11 +92,11 @@ def _bits(count: int) -> int:
     return max(1, (count - 1).bit_length())
 
 
-def _counter(count: int) -> Contents:
-    return Contents(counters=_bits(count)) if count > 1 else Contents()
+def _counter(count: int) -> UnitContents:
+    return UnitContents(counters=_bits(count)) if count > 1 else UnitContents()
 
 
-def _matrix(p: Mapping[str, int]) -> Contents:
+def _matrix(p: Mapping[str, int]) -> UnitContents:
     lanes = p["PE"] // p["BEATS"]
     each = p["TAPS"] if p["OWN"] else p["TAPS"] * p["LANES"]
     sum_beats = p["KERNEL_Y"] * p["KERNEL_X"] // p["TAPS"] * (p["WORDS"] // p["GROUPS"])
@@ -109,7 +111,7 @@ def _matrix(p: Mapping[str, int]) -> Contents:
     ))  # fmt: skip
 
 
-def _array(pe: int, each: int, factor: int, weight: int, acc: int, words: int, sums: int) -> Contents:
+def _array(pe: int, each: int, factor: int, weight: int, acc: int, words: int, sums: int) -> UnitContents:
     """``mac_array``: products, trees of adders, accumulators, weights and biases."""
     levels = (each - 1).bit_length()
     product = factor + weight
@@ -120,25 +122,25 @@ def _array(pe: int, each: int, factor: int, weight: int, acc: int, words: int, s
         added += count // 2 * width
         count = -(-count // 2)
         held += count * width
-    one = Contents(
+    one = UnitContents(
         registers=each * product + held + acc, adders=added + acc, muxes=acc, multipliers=each,
     )  # fmt: skip
     weights = pe * each * weight if words > 1 else 0
-    control = Contents(counters=_bits(words) + _bits(sums), registers=weights + 3 * (levels + 1))
+    control = UnitContents(counters=_bits(words) + _bits(sums), registers=weights + 3 * (levels + 1))
     memories = (
         MemoryShape(use="weights", words=words, bits=pe * each * weight),
         MemoryShape(use="biases", words=sums, bits=pe * acc),
     )  # fmt: skip
-    return one.times(pe) + control + Contents(memories=memories)
+    return one.times(pe) + control + UnitContents(memories=memories)
 
 
-def _serialised(bits: int, beats: int) -> Contents:
+def _serialised(bits: int, beats: int) -> UnitContents:
     if beats == 1:
-        return Contents(registers=bits)
-    return Contents(registers=bits * beats, shifters=bits * (beats - 1), counters=_bits(beats + 1))
+        return UnitContents(registers=bits)
+    return UnitContents(registers=bits * beats, shifters=bits * (beats - 1), counters=_bits(beats + 1))
 
 
-def _requantiser(lanes: int, p: Mapping[str, int]) -> Contents:
+def _requantiser(lanes: int, p: Mapping[str, int]) -> UnitContents:
     """``requantise``."""
     acc, factors, shift, out = p["ACC_W"], p["MULTIPLIERS"], p["SHIFT"], p["OUT_W"]
     product = acc + _FACTOR_BITS + 1 if factors else acc
@@ -148,12 +150,12 @@ def _requantiser(lanes: int, p: Mapping[str, int]) -> Contents:
     dropped = max(shift - 1, 0)  # bits below the point, but for the half that is added
     first = acc - _unused(p)
     early = _SPLIT + _FACTOR_BITS + acc if split else product if factors else first
-    lane = Contents(
+    lane = UnitContents(
         registers=first + (_FACTOR_BITS if factors > 1 else 0) + early + max(product - dropped, 1) + kept + out,
         adders=(acc if split else 0) + wide, muxes=2 * out + wide, multipliers=_law_multipliers(acc, factors),
     )  # fmt: skip
     memories = (MemoryShape(use="multipliers", words=factors, bits=lanes * _FACTOR_BITS),) if factors > 1 else ()
-    return lane.times(lanes) + Contents(counters=_bits(factors) if factors > 1 else 0, memories=memories)
+    return lane.times(lanes) + UnitContents(counters=_bits(factors) if factors > 1 else 0, memories=memories)
 
 
 def _unused(p: Mapping[str, int]) -> int:
@@ -172,22 +174,22 @@ def _law_multipliers(acc: int, factors: int) -> int:
     return 1 + (0 if high < 2 else -(-high // _WIDE))
 
 
-def _fifo(bits: int, depth: int) -> Contents:
+def _fifo(bits: int, depth: int) -> UnitContents:
     shallow = depth <= _SHALLOW
     place, count = _bits(depth), (depth + 1 - 1).bit_length()
-    return Contents(
+    return UnitContents(
         counters=2 * place + count, muxes=count,
         memories=(MemoryShape(use="FIFO", words=depth, bits=bits, written=True, clocked=not shallow),),
     )  # fmt: skip
 
 
-def _results(bits: int, depth: int) -> Contents:
+def _results(bits: int, depth: int) -> UnitContents:
     """``output_fifo`` and ``credits``."""
     count = depth.bit_length()
-    return _fifo(bits, depth) + Contents(counters=count, adders=count, units=1)
+    return _fifo(bits, depth) + UnitContents(counters=count, adders=count, units=1)
 
 
-def _window(p: Mapping[str, int]) -> Contents:
+def _window(p: Mapping[str, int]) -> UnitContents:
     """``window``."""
     words, width, height, rows = p["WORDS"], p["WIDTH"], p["HEIGHT"], p["ROWS"]
     taps, groups = p.get("TAPS", 1), p["GROUPS"]
@@ -215,30 +217,30 @@ def _window(p: Mapping[str, int]) -> Contents:
     sums += 2 * word if many_words else 0
     data = p["LANES"] * p["W"]
     wraps = 3 * address if kernel[0] > 1 or height > 1 else 0
-    one = Contents(
+    one = UnitContents(
         address_registers=2 * address + (x_bits if moves_x else 0) + 3, registers=data,
         addresses=2 * address + wraps,
         memories=(MemoryShape(use="line buffer", words=ring, bits=data, written=True),),
     )  # fmt: skip
-    return counters + Contents(address_registers=held, addresses=sums, windows=1) + one.times(taps)
+    return counters + UnitContents(address_registers=held, addresses=sums, windows=1) + one.times(taps)
 
 
-def _pool(p: Mapping[str, int]) -> Contents:
+def _pool(p: Mapping[str, int]) -> UnitContents:
     lanes, acc = p["LANES"], p["ACC_W"]
-    kept = Contents(registers=acc, adders=acc * (1 if p["LARGEST"] else 2), muxes=acc).times(lanes)
-    law = Contents() if p["LARGEST"] else _requantiser(lanes, p)
+    kept = UnitContents(registers=acc, adders=acc * (1 if p["LARGEST"] else 2), muxes=acc).times(lanes)
+    law = UnitContents() if p["LARGEST"] else _requantiser(lanes, p)
     lines = _window({**p, "W": p["IN_W"], "GROUPS": p["WORDS"]})
     return lines + kept + law + _results(lanes * p["OUT_W"], p["DEPTH"])
 
 
-def _add(p: Mapping[str, int]) -> Contents:
+def _add(p: Mapping[str, int]) -> UnitContents:
     lanes, acc = p["LANES"], p["ACC_W"]
     terms = [_scaled(p["A_W"], acc, p["A_BY"])] + ([] if p["ONE"] else [_scaled(p["B_W"], acc, p["B_BY"])])
-    lane = total(terms) + Contents(registers=acc, adders=0 if p["ONE"] else acc)
+    lane = total(terms) + UnitContents(registers=acc, adders=0 if p["ONE"] else acc)
     return lane.times(lanes) + _requantiser(lanes, p) + _results(lanes * p["OUT_W"], p["DEPTH"])
 
 
-def _scaled(bits: int, acc: int, by: int) -> Contents:
+def _scaled(bits: int, acc: int, by: int) -> UnitContents:
     """``scaled``: a sum of shifts for each half of the factor's signed digits, and their sum."""
     size = abs(by)
     plus, minus = (3 * size & ~size) >> 1, (size & ~(3 * size)) >> 1
@@ -246,17 +248,17 @@ def _scaled(bits: int, acc: int, by: int) -> Contents:
     used = [count for count in digits if count]
     adds = sum(count - 1 for count in used) + max(0, len(used) - 1)
     wide = min(acc, bits + 1 + size.bit_length())
-    return Contents(registers=bits + 1 + wide * (len(used) + 1), adders=bits + 1 + adds * wide)
+    return UnitContents(registers=bits + 1 + wide * (len(used) + 1), adders=bits + 1 + adds * wide)
 
 
-def _table(p: Mapping[str, int]) -> Contents:
+def _table(p: Mapping[str, int]) -> UnitContents:
     lanes, out = p["LANES"], p["OUT_W"]
     entries = MemoryShape(use="table", words=1 << p["IN_W"], bits=out)
-    lane = Contents(registers=out, memories=(entries,))
+    lane = UnitContents(registers=out, memories=(entries,))
     return lane.times(lanes) + _results(lanes * out, p["DEPTH"])
 
 
-def _lookup(p: Mapping[str, int]) -> Contents:
+def _lookup(p: Mapping[str, int]) -> UnitContents:
     lanes, acc = p["LANES"], p["ACC_W"]
     row = 1 << _bits(p["WORDS"])
     indices = _window({
@@ -265,25 +267,25 @@ def _lookup(p: Mapping[str, int]) -> Contents:
         "GROUPS": 1, "FOLDS": p["WORDS"], "ROWS": p["ROWS"],
     })  # fmt: skip
     table = MemoryShape(use="rows", words=row * p["ROWS_OF_TABLE"], bits=lanes * p["ENTRY_W"])
-    kept = Contents(registers=p["ENTRY_W"] + acc, adders=acc, muxes=acc).times(lanes)
-    law = _requantiser(lanes, p) if p["SUMMED"] else Contents()
-    rest = Contents(counters=_bits(p["WORDS"]), registers=6, memories=(table,))
+    kept = UnitContents(registers=p["ENTRY_W"] + acc, adders=acc, muxes=acc).times(lanes)
+    law = _requantiser(lanes, p) if p["SUMMED"] else UnitContents()
+    rest = UnitContents(counters=_bits(p["WORDS"]), registers=6, memories=(table,))
     return indices + kept + law + rest + _results(lanes * p["OUT_W"], p["DEPTH"])
 
 
-def _resize(p: Mapping[str, int]) -> Contents:
+def _resize(p: Mapping[str, int]) -> UnitContents:
     wide, narrow = max(p["IN_LANES"], p["OUT_LANES"]), min(p["IN_LANES"], p["OUT_LANES"])
     packs = p["IN_LANES"] < p["OUT_LANES"]
-    return Contents(
+    return UnitContents(
         registers=wide * p["W"], shifters=0 if packs else (wide - narrow) * p["W"], counters=_bits(wide // narrow + 1)
     )  # fmt: skip
 
 
-def _concat(p: Mapping[str, int]) -> Contents:
-    return Contents(muxes=p["W"] + 3, counters=_bits(p["FIRST"] + p["SECOND"]))
+def _concat(p: Mapping[str, int]) -> UnitContents:
+    return UnitContents(muxes=p["W"] + 3, counters=_bits(p["FIRST"] + p["SECOND"]))
 
 
-_UNITS: Mapping[str, Callable[[Mapping[str, int]], Contents]] = {
+_UNITS: Mapping[str, Callable[[Mapping[str, int]], UnitContents]] = {
     "matrix_unit": _matrix,
     "pool_unit": _pool,
     "add_unit": _add,

@@ -13,7 +13,7 @@ from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.rtl.structure import Structure
 from stoker.deploy.rtl.timing import latency_cycles
 from stoker.deploy.search.model import EstimatedDesign, ResourceModel, estimated
-from stoker.deploy.search.solving import Certificate, least_share, objective, shares
+from stoker.deploy.search.solving import FoldingCertificate, least_share, objective, shares
 from stoker.deploy.search.space import FoldingChoice, all_choices, space_for
 from stoker.deploy.tools.devices import Fpga
 
@@ -55,7 +55,7 @@ class SolvedDesign:
     estimate: EstimatedDesign
     share: float
     objective: float
-    certificate: Certificate
+    certificate: FoldingCertificate
 
     @property
     def cycles(self) -> int:
@@ -69,7 +69,7 @@ class SolvedDesign:
 
     @property
     def latency_s(self) -> float:
-        """Of a sample through the empty design."""
+        """Time of a sample through the empty design."""
         return self.latency_cycles / (self.estimate.clock_mhz * 1e6)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from stoker.core.extras import require
 from stoker.deploy.rtl.structure import DesignNode, Structure
-from stoker.deploy.search.contents import Contents, contents_of, end_contents, fork_contents, total
+from stoker.deploy.search.contents import UnitContents, contents_of, end_contents, fork_contents, total
 from stoker.deploy.search.memory_forms import Family, MappedMemory, MemoryShape, mapped
 
 _LUT_BITS = 4
@@ -26,7 +26,7 @@ _LUT_BITS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class DeviceDemand:
     """What is taken of an FPGA.
 
     Attributes:
@@ -41,14 +41,14 @@ class Demand:
     dsps: int = 0
     block_rams: int = 0
 
-    def __add__(self, other: Demand) -> Demand:
-        return Demand(
+    def __add__(self, other: DeviceDemand) -> DeviceDemand:
+        return DeviceDemand(
             luts=self.luts + other.luts, flip_flops=self.flip_flops + other.flip_flops, dsps=self.dsps + other.dsps,
             block_rams=self.block_rams + other.block_rams,
         )  # fmt: skip
 
-    def __sub__(self, other: Demand) -> Demand:
-        return Demand(
+    def __sub__(self, other: DeviceDemand) -> DeviceDemand:
+        return DeviceDemand(
             luts=self.luts - other.luts, flip_flops=self.flip_flops - other.flip_flops, dsps=self.dsps - other.dsps,
             block_rams=self.block_rams - other.block_rams,
         )  # fmt: skip
@@ -84,23 +84,23 @@ class ResourceModel(msgspec.Struct, frozen=True, kw_only=True):
     period_ns: dict[str, float]
     specimens: tuple[MeasuredSpecimen, ...]
 
-    def demand(self, contents: Contents) -> Demand:
+    def demand(self, contents: UnitContents) -> DeviceDemand:
         """What contents take."""
         memories = [(shape, mapped(shape, self.family)) for shape in contents.memories]
-        return Demand(
+        return DeviceDemand(
             luts=_weighed(self.luts, _lut_parts(contents, memories)),
             flip_flops=_weighed(self.flip_flops, _flip_flop_parts(contents, memories)),
             dsps=contents.multipliers,
             block_rams=sum(found.cells for _, found in memories if found.form == "block"),
         )
 
-    def frame(self, ends: Sequence[int] = ()) -> Demand:
+    def frame(self, ends: Sequence[int] = ()) -> DeviceDemand:
         """What a design takes besides its units: registers of control, and counters of its ends' words."""
         around = total(end_contents(words) for words in ends)
-        base = Demand(luts=self.luts["design"], flip_flops=self.flip_flops["design"])
+        base = DeviceDemand(luts=self.luts["design"], flip_flops=self.flip_flops["design"])
         return base + self.demand(around)
 
-    def clock_mhz(self, demand: Demand) -> float:
+    def clock_mhz(self, demand: DeviceDemand) -> float:
         """The clock of a design that takes so much."""
         return 1e3 / _weighed(self.period_ns, _period_parts(demand))
 
@@ -115,14 +115,14 @@ class EstimatedDesign:
         clock_mhz: estimated.
     """
 
-    demand: Demand
-    nodes: Mapping[str, Demand] = field(default_factory=dict[str, Demand])
+    demand: DeviceDemand
+    nodes: Mapping[str, DeviceDemand] = field(default_factory=dict[str, DeviceDemand])
     clock_mhz: float
 
 
 def estimated(structure: Structure, model: ResourceModel) -> EstimatedDesign:
     """What a design takes, and its clock."""
-    nodes: dict[str, Demand] = {}
+    nodes: dict[str, DeviceDemand] = {}
     for name, node in structure.nodes.items():
         found = node_contents(node)
         readers = len(structure.readers(name))
@@ -134,9 +134,9 @@ def estimated(structure: Structure, model: ResourceModel) -> EstimatedDesign:
     return EstimatedDesign(demand=demand, nodes=nodes, clock_mhz=model.clock_mhz(demand))
 
 
-def node_contents(node: DesignNode) -> Contents:
+def node_contents(node: DesignNode) -> UnitContents:
     """What is in a node; nothing in an input of the design."""
-    return contents_of(node.module, node.parameters) if node.module else Contents()
+    return contents_of(node.module, node.parameters) if node.module else UnitContents()
 
 
 @cache
@@ -163,7 +163,7 @@ def fitted(
     Args:
         measured: designs with what the tools found.
         family: of the part.
-        obtained: how, for whoever reads the model.
+        obtained: how, for readers of the model.
 
     Raises:
         MissingExtraError: scipy is not installed.
@@ -178,7 +178,7 @@ def fitted(
         flip_flops.append(_flip_flop_parts(whole, memories) | {"design": 1.0})
         periods.append(
             _period_parts(
-                Demand(luts=found.luts, flip_flops=found.flip_flops, dsps=found.dsps, block_rams=found.block_rams)
+                DeviceDemand(luts=found.luts, flip_flops=found.flip_flops, dsps=found.dsps, block_rams=found.block_rams)
             )
         )
     specimens = [found for _, found in measured]
@@ -189,7 +189,7 @@ def fitted(
     )  # fmt: skip
 
 
-def design_contents(structure: Structure) -> Contents:
+def design_contents(structure: Structure) -> UnitContents:
     """What is in a whole design, its frame's registers aside."""
     found = [node_contents(node) for node in structure.nodes.values()]
     found += [fork_contents(count) for name in structure.nodes if (count := len(structure.readers(name))) > 1]
@@ -214,7 +214,7 @@ def _weighed(weights: Mapping[str, float], parts: Mapping[str, float]) -> float:
 _Memories = Sequence[tuple[MemoryShape, MappedMemory]]
 
 
-def _lut_parts(contents: Contents, memories: _Memories) -> dict[str, float]:
+def _lut_parts(contents: UnitContents, memories: _Memories) -> dict[str, float]:
     return {
         "adders": contents.adders,
         "addresses": contents.addresses,
@@ -229,7 +229,7 @@ def _lut_parts(contents: Contents, memories: _Memories) -> dict[str, float]:
     }
 
 
-def _flip_flop_parts(contents: Contents, memories: _Memories) -> dict[str, float]:
+def _flip_flop_parts(contents: UnitContents, memories: _Memories) -> dict[str, float]:
     return {
         "registers": contents.registers,
         "address_registers": contents.address_registers,
@@ -244,8 +244,8 @@ def _flip_flop_parts(contents: Contents, memories: _Memories) -> dict[str, float
     }
 
 
-def _period_parts(demand: Demand) -> dict[str, float]:
-    """The larger a design, the farther apart its parts; multipliers and block memories lie in columns of their own."""
+def _period_parts(demand: DeviceDemand) -> dict[str, float]:
+    """The larger a design, the farther apart its parts; multipliers and block memories lie in separate columns."""
     return {
         "clocking": 1.0, "flip_flops": demand.flip_flops / 1000, "dsps": demand.dsps / 10,
         "block_rams": demand.block_rams / 10,

@@ -12,8 +12,8 @@ from stoker.core.units import format_seconds
 from stoker.deploy.rtl.folding import Folding
 from stoker.deploy.search.families import SolvedDesign
 from stoker.deploy.search.memory_forms import mapped
-from stoker.deploy.search.model import KINDS, Demand, ResourceModel, node_contents
-from stoker.deploy.search.searching import FamilyOutcome, FoundDesign, SearchOutcome, Wanted
+from stoker.deploy.search.model import KINDS, DeviceDemand, ResourceModel, node_contents
+from stoker.deploy.search.searching import DesignLimits, FamilyOutcome, FoundDesign, SearchOutcome
 from stoker.deploy.search.solving import shares
 from stoker.deploy.tools.devices import Fpga
 from stoker.records.deploy.search import (
@@ -30,7 +30,7 @@ RESOURCES = {"luts": "LUTs", "flip_flops": "flip-flops", "dsps": "DSPs", "block_
 """Words for kinds of resources."""
 
 
-def report_of(outcome: SearchOutcome, wanted: Wanted, part: Fpga, model: ResourceModel) -> SearchReport:
+def report_of(outcome: SearchOutcome, wanted: DesignLimits, part: Fpga, model: ResourceModel) -> SearchReport:
     """The record of a search."""
     shown = outcome.nearest
     certificate = shown.design.certificate
@@ -82,7 +82,7 @@ def read_foldings(path: Path, digest: str) -> dict[str, Folding]:
     return {name: Folding(*fold) for name, fold in found.pick.foldings.items()}
 
 
-def misses(found: FoundDesign, wanted: Wanted, part: Fpga) -> Iterator[str]:
+def misses(found: FoundDesign, wanted: DesignLimits, part: Fpga) -> Iterator[str]:
     """Which limits a design breaks, and by how much."""
     design = found.design
     for kind, share in shares(design.estimate.demand, part).items():
@@ -122,7 +122,7 @@ def _layers(design: SolvedDesign, model: ResourceModel) -> Iterator[LayerRow]:
         if not node.module:
             continue
         fold = design.foldings.get(node.layer) if node.module == "matrix_unit" else None
-        demand: Demand = design.estimate.nodes[name]
+        demand: DeviceDemand = design.estimate.nodes[name]
         yield LayerRow(
             layer=node.layer or name, kind=node.module, cycles=node.cycles, busy_frac=node.cycles / structure.cycles,
             fold=f"{fold.pe} x {fold.lanes} x {fold.taps}" if fold else "", luts=demand.luts,
@@ -135,7 +135,7 @@ def _layers(design: SolvedDesign, model: ResourceModel) -> Iterator[LayerRow]:
         )  # fmt: skip
 
 
-def _family(outcome: FamilyOutcome, whole: SearchOutcome, wanted: Wanted, part: Fpga) -> FamilyRow:
+def _family(outcome: FamilyOutcome, whole: SearchOutcome, wanted: DesignLimits, part: Fpga) -> FamilyRow:
     family = outcome.family
     return FamilyRow(
         package=family.package.name, structure=family.structure, requantiser=family.requantiser, tried=outcome.tried,
@@ -143,7 +143,7 @@ def _family(outcome: FamilyOutcome, whole: SearchOutcome, wanted: Wanted, part: 
     )  # fmt: skip
 
 
-def _why(best: FoundDesign, pick: FoundDesign | None, wanted: Wanted, part: Fpga) -> str:
+def _why(best: FoundDesign, pick: FoundDesign | None, wanted: DesignLimits, part: Fpga) -> str:
     """What a family lacks."""
     if best.excess > 1:
         return "its nearest design has " + "; ".join(misses(best, wanted, part))
@@ -155,7 +155,7 @@ def _why(best: FoundDesign, pick: FoundDesign | None, wanted: Wanted, part: Fpga
     return f"gives {best.design.rate_per_s:,.0f} samples/s at most where the pick gives {pick.design.rate_per_s:,.0f}"
 
 
-def _notes(outcome: SearchOutcome, wanted: Wanted) -> Iterable[str]:
+def _notes(outcome: SearchOutcome, wanted: DesignLimits) -> Iterable[str]:
     names = [each.family.package.name for each in outcome.families if each.family.package.loss_frac is None]
     if names and math.isfinite(wanted.loss_frac):
         yield f"no accuracy was recorded for {', '.join(dict.fromkeys(names))}: its loss is not limited"

@@ -18,7 +18,7 @@ _LADDER = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class DesignLimits:
     """Limits; infinite or 0 for none.
 
     Attributes:
@@ -67,7 +67,7 @@ class FoundDesign:
 
     @property
     def loss_frac(self) -> float:
-        """Of its package; 0 where it was not measured."""
+        """What its package loses; 0 where that was not measured."""
         return self.family.package.loss_frac or 0.0
 
 
@@ -103,7 +103,7 @@ class SearchOutcome:
     families: Sequence[FamilyOutcome]
 
 
-def search(families: Sequence[StructureFamily], wanted: Wanted) -> SearchOutcome:
+def search(families: Sequence[StructureFamily], wanted: DesignLimits) -> SearchOutcome:
     """Searches all families.
 
     Args:
@@ -130,7 +130,7 @@ def _figures(found: FoundDesign) -> tuple[float, ...]:
     return 1.0 / design.rate_per_s, design.latency_s, design.share, found.loss_frac
 
 
-def _merit(found: FoundDesign, wanted: Wanted) -> tuple[float, ...]:
+def _merit(found: FoundDesign, wanted: DesignLimits) -> tuple[float, ...]:
     """Less is better: keeping the limits first, then the share, or the interval where no speed was asked for."""
     if found.excess > 1.0:
         return found.excess, 0.0, 0.0
@@ -145,7 +145,7 @@ class _FamilySearch:
     """One family's paces, solved as they are asked for."""
 
     family: StructureFamily
-    wanted: Wanted
+    wanted: DesignLimits
     found: dict[int, FoundDesign] = field(default_factory=dict[int, FoundDesign])
 
     def best(self) -> FoundDesign:

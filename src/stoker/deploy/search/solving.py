@@ -16,18 +16,18 @@ import numpy as np
 
 from stoker.core.extras import require
 from stoker.deploy.rtl.folding import Folding
-from stoker.deploy.search.model import KINDS, Demand, ResourceModel
+from stoker.deploy.search.model import KINDS, DeviceDemand, ResourceModel
 from stoker.deploy.search.space import ChoiceSpace, resized
 from stoker.deploy.tools.devices import Fpga
 
 SPREAD = 1e-3
-"""Weight of the sum of all shares beside the largest: among designs with equal largest shares, the smaller one."""
+"""Weight of the sum of all shares next to the largest: among designs with equal largest shares, the smaller one."""
 _UNLIMITED = 1e4
 """Share of a resource that a part does not have, for each one that is taken: never worth it, and never infinite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
+class FoldingCertificate:
     """What was proven.
 
     Attributes:
@@ -53,18 +53,18 @@ def share_of(taken: float, there: int) -> float:
     return taken / there if there else taken * _UNLIMITED
 
 
-def shares(demand: Demand, part: Fpga) -> dict[str, float]:
-    """Of each kind."""
+def shares(demand: DeviceDemand, part: Fpga) -> dict[str, float]:
+    """The share of each kind that is taken."""
     return {kind: share_of(demand.of(kind), getattr(part, kind)) for kind in KINDS}
 
 
-def objective(demand: Demand, part: Fpga) -> float:
+def objective(demand: DeviceDemand, part: Fpga) -> float:
     """What is made least: the largest share, and :data:`SPREAD` of the sum."""
     found = shares(demand, part).values()
     return max(found) + SPREAD * sum(found)
 
 
-def demand_of(space: ChoiceSpace, chosen: Mapping[str, int], model: ResourceModel) -> Demand:
+def demand_of(space: ChoiceSpace, chosen: Mapping[str, int], model: ResourceModel) -> DeviceDemand:
     """What a design takes.
 
     Args:
@@ -84,7 +84,7 @@ def demand_of(space: ChoiceSpace, chosen: Mapping[str, int], model: ResourceMode
     return found
 
 
-def least_share(space: ChoiceSpace, part: Fpga, model: ResourceModel) -> tuple[dict[str, Folding], Certificate]:
+def least_share(space: ChoiceSpace, part: Fpga, model: ResourceModel) -> tuple[dict[str, Folding], FoldingCertificate]:
     """The foldings with the least objective, and the proof.
 
     Raises:
@@ -93,7 +93,7 @@ def least_share(space: ChoiceSpace, part: Fpga, model: ResourceModel) -> tuple[d
     program = _Program(space, part, model)
     chosen, bound = program.solved()
     demand = demand_of(space, chosen, model)
-    certificate = Certificate(
+    certificate = FoldingCertificate(
         combinations=space.combinations, choices=sum(map(len, space.layers.values())),
         objective=objective(demand, part), bound=bound,
     )  # fmt: skip
@@ -115,7 +115,7 @@ class _Program:
             self.first[name] = count
             count += len(choices)
         self.whole = count
-        self.taken: list[Demand] = [Demand()] * count
+        self.taken: list[DeviceDemand] = [DeviceDemand()] * count
         for name, choices in space.layers.items():
             for at, choice in enumerate(choices):
                 self.taken[self.first[name] + at] = choice.demand
@@ -131,7 +131,7 @@ class _Program:
             for before, left in given.items():
                 for after, right in wanted.items():
                     cost = resized(meeting, before, after, self.model)
-                    if cost == Demand():
+                    if cost == DeviceDemand():
                         continue
                     pair = len(self.taken)
                     self.taken.append(cost)

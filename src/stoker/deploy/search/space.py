@@ -14,7 +14,7 @@ from stoker.deploy.rtl.folding import Folding, LayerWork, folded
 from stoker.deploy.rtl.mapping import lower, matrix_parameters, resize_steps
 from stoker.deploy.rtl.structure import Structure
 from stoker.deploy.search.contents import contents_of
-from stoker.deploy.search.model import KINDS, Demand, ResourceModel, estimated, node_contents
+from stoker.deploy.search.model import KINDS, DeviceDemand, ResourceModel, estimated, node_contents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class FoldingChoice:
     folding: Folding
     cycles: int
     lanes_out: int
-    demand: Demand
+    demand: DeviceDemand
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +83,13 @@ class ChoiceSpace:
 
     layers: Mapping[str, Sequence[FoldingChoice]]
     meetings: Sequence[Meeting]
-    rest: Demand
+    rest: DeviceDemand
     combinations: int
 
 
-def resized(meeting: Meeting, given: int, wanted: int, model: ResourceModel) -> Demand:
+def resized(meeting: Meeting, given: int, wanted: int, model: ResourceModel) -> DeviceDemand:
     """What a stream takes whose words are made another size."""
-    found = Demand()
+    found = DeviceDemand()
     for before, after in resize_steps(given, wanted):
         parameters = {"W": meeting.bits, "IN_LANES": before, "OUT_LANES": after}
         found += model.demand(contents_of("resize_stream", parameters))
@@ -167,7 +167,7 @@ def _adapters(reference: Structure) -> set[str]:
     return found
 
 
-def _rest(reference: Structure, model: ResourceModel, adapters: set[str]) -> Demand:
+def _rest(reference: Structure, model: ResourceModel, adapters: set[str]) -> DeviceDemand:
     """What nodes take that are neither arrays nor adapters, with the frame around them."""
     found = estimated(reference, model).demand
     for name, node in reference.nodes.items():

@@ -12,7 +12,7 @@ class SearchLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     device: str
     latency_s: float | None = None
-    """Of a sample through an empty design."""
+    """Time of a sample through an empty design."""
     rate_per_s: float | None = None
     loss_frac: float | None = None
     """Share of accepted samples whose decision differs from float; the relative error where outputs are no scores."""
@@ -47,7 +47,7 @@ class DesignRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def latency_s(self) -> float:
-        """Of a sample through an empty design."""
+        """Time of a sample through an empty design."""
         return self.latency_cycles / (self.clock_mhz * 1e6)
 
 
@@ -57,7 +57,7 @@ class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
     use: str
     words: int
     bits: int
-    """Of a word."""
+    """Width of a word."""
     form: str
     """``block``, ``distributed`` or ``logic``."""
     cells: int
@@ -83,7 +83,7 @@ class FoldingProof(msgspec.Struct, frozen=True, kw_only=True):
     """What was proven of the pick's foldings, in the model's terms."""
 
     combinations: int
-    """Of foldings that are as fast."""
+    """How many foldings of all layers together are as fast."""
     choices: int
     """Foldings that none beats, over all layers."""
     objective: float
@@ -115,9 +115,9 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
     pick: DesignRow | None
     """None if nothing keeps all limits."""
     digest: str
-    """Of the pick's package, or the nearest design's."""
+    """Digest of the pick's package, or of the nearest design's."""
     layers: tuple[LayerRow, ...]
-    """Of the pick, or of the nearest design."""
+    """Units of the pick, or of the nearest design."""
     proof: FoldingProof | None
     front: tuple[DesignRow, ...]
     """Designs that no other beats in rate, latency, share and loss, the fastest first."""

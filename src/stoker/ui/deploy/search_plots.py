@@ -7,7 +7,16 @@ from collections.abc import Iterable
 from stoker.core.units import format_seconds
 from stoker.records.deploy.search import DesignRow, LayerRow, SearchReport
 from stoker.ui.deploy.search_words import RESOURCES
-from stoker.ui.front_plots import Axis, Place, draw_field, draw_limits, draw_line, draw_mark, draw_stairs, draw_text
+from stoker.ui.drawing.fronts import (
+    Axis,
+    PlotPlace,
+    draw_field,
+    draw_limits,
+    draw_line,
+    draw_mark,
+    draw_stairs,
+    draw_text,
+)
 from stoker.ui.html_page import BarPart, draw_bar
 
 _CLASSES = ("c5", "c1", "c3", "c0", "c4", "c2")
@@ -25,7 +34,7 @@ def draw_designs(report: SearchReport) -> str:
     shown = report.shown
     rows = [*report.front, *([shown] if shown else [])]
     interval = 1 / report.limits.rate_per_s if report.limits.rate_per_s else None
-    place = Place(
+    place = PlotPlace(
         Axis.over([*(1 / row.rate_per_s for row in rows), *([interval] if interval else [])]),
         Axis.over([*(100 * row.share for row in rows), 100.0]),
     )
@@ -71,11 +80,11 @@ def draw_busy(layer: LayerRow) -> str:
     return draw_bar([BarPart(kind, frac, words, f"{100 * frac:.0f} %"), BarPart("rest", 1 - frac, words, "")])
 
 
-def _at(row: DesignRow, place: Place) -> tuple[float, float]:
+def _at(row: DesignRow, place: PlotPlace) -> tuple[float, float]:
     return place.x(1 / row.rate_per_s), place.y(100 * row.share)
 
 
-def _mark(row: DesignRow, place: Place, kind: str, radius: int) -> str:
+def _mark(row: DesignRow, place: PlotPlace, kind: str, radius: int) -> str:
     said = (
         f"{row.package}, {row.structure}: {row.rate_per_s:,.0f} samples/s, {format_seconds(row.latency_s)} a sample, "
         f"{100 * row.share:.0f} % of the {RESOURCES[row.binding]}"
@@ -83,11 +92,11 @@ def _mark(row: DesignRow, place: Place, kind: str, radius: int) -> str:
     return draw_mark(kind, *_at(row, place), radius, said)
 
 
-def _grid(place: Place) -> str:
+def _grid(place: PlotPlace) -> str:
     return "".join([*_lines(place), draw_line("axis", 0, 100, 100, 100), draw_line("axis", 0, 0, 0, 100)])
 
 
-def _lines(place: Place) -> Iterable[str]:
+def _lines(place: PlotPlace) -> Iterable[str]:
     for value in place.up.decades():
         y = place.y(value)
         yield draw_line("grid", 0, y, 100, y)

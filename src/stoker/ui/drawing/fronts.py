@@ -32,7 +32,7 @@ class Axis:
         return Axis(low / room, high * room)
 
     def percent(self, value: float) -> float:
-        """Place of a value; beyond the ends at the ends."""
+        """PlotPlace of a value; beyond the ends at the ends."""
         share = math.log(value / self.low) / math.log(self.high / self.low)
         return 100 * min(1.0, max(0.0, share))
 
@@ -52,7 +52,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Place:
+class PlotPlace:
     """Where two figures are in the drawing."""
 
     across: Axis
@@ -127,7 +127,7 @@ def draw_field(label: str, body: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Box:
+class NameBox:
     """Where the name of a circle may stand, in percents of the drawing.
 
     Attributes:
@@ -148,14 +148,14 @@ class Box:
 
     @property
     def middle(self) -> float:
-        """Of its line, from the top."""
+        """Where the middle of its line is, from the top."""
         return self.y + self.lines * _HALF_LINE
 
     def covers(self, x: float, y: float) -> bool:
         """Whether a mark lies below it."""
         return self.left - 1 <= x <= self.left + _NAME_WIDTH and abs(y - self.middle) <= _HALF_LINE
 
-    def meets(self, other: Box) -> bool:
+    def meets(self, other: NameBox) -> bool:
         """Whether another name would lie on it."""
         apart = abs(self.left - other.left) >= _NAME_WIDTH or abs(self.middle - other.middle) >= 2 * _HALF_LINE
         return not apart
@@ -166,9 +166,9 @@ class Box:
         return self.left >= 0 and self.left + _NAME_WIDTH <= 100 and 2 <= self.middle <= 98
 
 
-def find_room(x: float, y: float, named: Sequence[Box], marks: Sequence[tuple[float, float]]) -> Box:
+def find_room(x: float, y: float, named: Sequence[NameBox], marks: Sequence[tuple[float, float]]) -> NameBox:
     """The nearest place for a name that covers least: no other name, and as few marks as can be."""
-    places = [Box(x, y, right, lines) for lines in (-1, 1, 0, -2, 2, -3, 3) for right in (True, False)]
+    places = [NameBox(x, y, right, lines) for lines in (-1, 1, 0, -2, 2, -3, 3) for right in (True, False)]
     inside = [box for box in places if box.is_inside] or places
     return min(inside, key=lambda box: (sum(map(box.meets, named)), sum(box.covers(*mark) for mark in marks)))
 
