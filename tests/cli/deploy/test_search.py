@@ -58,7 +58,7 @@ def test_nothing_that_fits_ends_with_status_2_and_the_nearest(
         (["--loss", "2"], "`--loss` must be a share such as 0.5% or 0.005, got '2'"),
         (["--latency", "0"], "`--latency` must be a positive time such as 400us"),
         (["--device", "xc7"], "`--device` must be one of ecp5-25k"),
-        (["--device", "ice40-hx8k"], "ice40 has none; fit one with `stoker deploy calibrate"),
+        (["--device", "ice40-hx8k"], "which is ecp5, got ice40; `stoker deploy fit` places"),
         (["--model", "none.json"], "`--model` must be a file that `stoker deploy calibrate` wrote"),
         (["--out", "missing/search.json"], "`--out` must name a file that can be written"),
     ],

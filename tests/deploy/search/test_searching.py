@@ -126,6 +126,6 @@ def test_limits_are_checked(given: dict[str, float], said: str) -> None:
         DesignLimits(**given)
 
 
-def test_a_family_without_a_model_is_told_how_to_get_one() -> None:
-    with pytest.raises(ValueError, match="stoker deploy calibrate"):
+def test_a_family_without_a_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="which is ecp5, got none"):
         model_of("none")

@@ -57,7 +57,7 @@ def _parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    names = tuple(each.name for each in FPGAS)
+    names = tuple(each.name for each in FPGAS if each.family == "ecp5")
     add("--device", choices=names, default=_DEVICE, help=f"{', '.join(names)} (default: {_DEVICE})", metavar="NAME")
     add("--out", type=Path, metavar="FILE", help="file for the model")
     add("--limit", type=duration("15min"), default=_LIMIT_S, metavar="TIME", help="for each run of a tool")

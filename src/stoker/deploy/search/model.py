@@ -149,8 +149,8 @@ def model_of(family: str) -> ResourceModel:
     file = resources.files("stoker.deploy.search").joinpath("data", f"{family}.json")
     if not file.is_file():
         raise ValueError(
-            f"`device` must be of a family with a fitted model, {family} has none; fit one with "
-            "`stoker deploy calibrate --out FILE --device NAME` and give it by --model"
+            f"`device` must be of a family that searches have a model of, which is ecp5, got {family}; "
+            "`stoker deploy fit` places a design on it"
         )
     return msgspec.json.decode(file.read_bytes(), type=ResourceModel)
 
