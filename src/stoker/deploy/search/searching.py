@@ -151,11 +151,8 @@ class _FamilySearch:
     def best(self) -> FoundDesign:
         """Solves a ladder of paces, then narrows in on the one that is wanted."""
         paces = self.family.paces()
-        steps = min(len(paces), _LADDER)
-        ends = math.log(paces[0]), math.log(paces[-1])
-        for step in range(steps):
-            at = math.exp(ends[0] + (ends[1] - ends[0]) * step / max(1, steps - 1))
-            self._at(min(paces, key=lambda pace: abs(pace - at)))  # used at once
+        for pace in _ladder(paces):
+            self._at(pace)
         wanted = self.wanted
         if wanted.is_paced:
             self._first(paces, lambda found: wanted.slowness(found.design) > 1.0)
@@ -180,6 +177,14 @@ class _FamilySearch:
             excess = max(design.share, wanted.slowness(design), lost)
             self.found[cycles] = FoundDesign(family=self.family, design=design, excess=excess)
         return self.found[cycles]
+
+
+def _ladder(paces: Sequence[int]) -> list[int]:
+    """A dozen of the paces, as evenly spaced on a logarithmic scale as they are."""
+    logs = [math.log(pace) for pace in paces]
+    steps = min(len(paces), _LADDER)
+    wanted = (logs[0] + (logs[-1] - logs[0]) * step / max(1, steps - 1) for step in range(steps))
+    return [min(paces, key=lambda pace, at=at: abs(math.log(pace) - at)) for at in wanted]
 
 
 def _ratio(value: float, most: float) -> float:
