@@ -30,7 +30,10 @@ def calibrate(part: Fpga, kept_in: Path | None = None, *, limit_s: float) -> tup
     Raises:
         MissingExtraError: a tool or scipy is not installed.
         ToolError: a tool fails or takes too long.
+        ValueError: the part is of a family whose memories are not known.
     """
+    if part.family != "ecp5":
+        raise ValueError(f"`device` must be an ECP5, whose memories are known, got {part.name}")
     found = list(measured(specimens(), part, kept_in, limit_s=limit_s))
     obtained = f"{version_of(YOSYS)}, {version_of(nextpnr(part))}, {part.name}, seed 1, {len(found)} designs"
     return fitted(found, part.family, obtained), [structure for structure, _ in found]
