@@ -67,7 +67,7 @@ def _plan(report: Report, options: Options) -> None:
         batches = Batches(StepFeatures.from_json(found.to_json()))
         memory = PlannedMemory()
         job = TrainingJob(
-            samples=2_000_000, batches=batches, predict=predicted(), fits=memory.fits, recomputes=memory.recomputes,
+            samples=2_000_000, batches=batches, predict=predicted(), fits=memory.fits, spares=memory.spares,
             refuses=refused(),
         )  # fmt: skip
         space = Space(offers=prices.offers, batch=512, max_gpus=64, embeddings=True)

@@ -67,7 +67,7 @@ def _fronts(report: Report, options: Options) -> None:
         for space in spaces:
             memory = PlannedMemory()
             job = TrainingJob(
-                samples=10**7, batches=batches, predict=predicted(), fits=memory.fits, recomputes=memory.recomputes,
+                samples=10**7, batches=batches, predict=predicted(), fits=memory.fits, spares=memory.spares,
                 refuses=refused(),
             )  # fmt: skip
             everything = list(candidates(space))

@@ -178,7 +178,7 @@ def _question(
         job=TrainingJob(
             samples=arguments.samples, batches=batches, cpu_seconds_per_sample=_cpu_seconds(arguments, anchor),
             predict=_predictor(arguments, batches, anchor), fits=memory.fits,
-            recomputes=memory.recomputes, refuses=refused(),
+            spares=memory.spares, refuses=refused(),
         ),
         space=Space(
             offers=prices.offers, batch=batch, grows=word == "per-gpu", max_gpus=arguments.max_gpus,

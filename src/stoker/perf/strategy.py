@@ -11,6 +11,8 @@ DataParallel = Literal["ddp", "fsdp", "zero1", "zero2", "ps", "pearl", "late"]
 """How replicas keep their weights alike: all-reduce; all of ZeRO-3; optimizer states sharded; gradients as well;
 parameter servers; embeddings partitioned over the GPUs, the dense part all-reduced; for each layer the quickest of
 all-reduce, factors and rows."""
+UPDATE_S = 3e-5
+"""Time of the host for an update of one parameter by itself, besides its operations (assumed)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,9 @@ class Strategy:
         pipeline: stages.
         accumulation: micro-batches of a step, on each replica.
         recomputed: modules whose forward pass is repeated in the backward pass, where nothing of it is kept.
+        products_kept: modules whose forward pass is repeated but for its matrix products and convolutions.
+        updates: parameters whose gradients are used up inside the backward pass, each by a separate update; 0 where the
+            optimizer steps behind it.
     """
 
     data: DataParallel = "ddp"
@@ -58,15 +63,26 @@ class Strategy:
     pipeline: int = 1
     accumulation: int = 1
     recomputed: tuple[str, ...] = ()
+    products_kept: tuple[str, ...] = ()
+    updates: int = 0
 
     def __post_init__(self) -> None:
         for name in ("tensor", "pipeline", "accumulation"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}")
 
+    @property
+    def is_leaner(self) -> bool:
+        """Whether anything is done to a step so that it takes less memory."""
+        return bool(self.recomputed or self.products_kept or self.updates)
+
     def repeats(self, module: str) -> bool:
-        """Whether the forward pass of a module is repeated, by itself or as a part of another."""
-        return any(module == path or module.startswith(f"{path}.") for path in self.recomputed)
+        """Whether the forward pass of a module is repeated as a whole, by itself or as a part of another."""
+        return _is_inside(module, self.recomputed)
+
+    def keeps_products(self, module: str) -> bool:
+        """Whether it is repeated but for its products, likewise."""
+        return _is_inside(module, self.products_kept)
 
     def replicas(self, gpus: int) -> int:
         """Copies of the model that ``gpus`` GPUs hold.
@@ -77,3 +93,7 @@ class Strategy:
         if gpus % (self.tensor * self.pipeline):
             raise ValueError(f"`gpus` must be a multiple of {self.tensor} x {self.pipeline}, got {gpus}")
         return gpus // (self.tensor * self.pipeline)
+
+
+def _is_inside(module: str, paths: tuple[str, ...]) -> bool:
+    return any(module == path or module.startswith(f"{path}.") for path in paths)

@@ -59,6 +59,8 @@ class MemoryRemedy(msgspec.Struct, frozen=True, kw_only=True):
     """``equal`` bit for bit, or how far they may differ."""
     fits: bool | None
     """None if no device was named."""
+    certified: bool = False
+    """Whether the program was traced in this form; otherwise the peak is predicted from its trace as it is."""
     course: list[int] = []
     """Bytes of tensors at each of the report's moments; empty where they are those without the remedy."""
 

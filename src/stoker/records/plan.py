@@ -38,6 +38,10 @@ class PlanRow(msgspec.Struct, frozen=True, kw_only=True):
     global_batch: int
     recomputed: list[str]
     """Modules whose forward pass is repeated in the backward pass."""
+    products_kept: list[str] = []
+    """Those that are repeated but for their matrix products and convolutions."""
+    used_up: bool = False
+    """Whether each gradient is applied and freed inside the backward pass."""
     steps: int
     step_s: Span
     hours: Span

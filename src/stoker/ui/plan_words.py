@@ -82,6 +82,10 @@ def write_strategy(plan: PlanRow) -> str:
         words.append(f"{plan.pipeline} stages")
     if plan.recomputed:
         words.append(f"{format_count(len(plan.recomputed), 'module')} recomputed")
+    if plan.products_kept:
+        words.append(f"{format_count(len(plan.products_kept), 'module')} recomputed but for products")
+    if plan.used_up:
+        words.append("gradients used up")
     return " + ".join(words) or "1 GPU"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from stoker.perf.catalogue import gpu
 from stoker.perf.features.records import Layer, Operation, StepFeatures, Weights
@@ -75,6 +76,6 @@ def job(samples: int = 1_000_000, cpu_seconds_per_sample: float | None = None) -
     """With the predictors above."""
     return TrainingJob(
         samples=samples, batches=Batches(features()), cpu_seconds_per_sample=cpu_seconds_per_sample,
-        predict=seconds, fits=roomy, recomputes=lambda found, candidate: ("blocks",),
-        refuses=lambda found, candidate: "",
+        predict=seconds, fits=roomy, refuses=lambda found, candidate: "",
+        spares=lambda found, candidate: replace(candidate.strategy, recomputed=("blocks",)),
     )  # fmt: skip

@@ -125,6 +125,27 @@ def test_a_report_promises_what_the_run_then_does_and_counts(
 
 @pytest.mark.integration
 @pytest.mark.slow("a program is traced twice and run twice")
+@pytest.mark.parametrize("budget_mb", [11.2, 9.4, 7.5, 6.5])
+def test_a_cache_that_blocks_write_to_is_written_to_once(tmp_path: Path, budget_mb: float) -> None:
+    """Repeated with the cache that the first pass has filled, the model's own mask would not match its keys."""
+    assert started(tmp_path, program="cached.py").returncode == 0
+    done = started(tmp_path, "--fit", "auto", "--device-memory", f"{budget_mb}MB", program="cached.py")
+    assert done.returncode == 0, done.stderr
+    plain, fitted = found(tmp_path)
+    assert fitted == plain
+    ours, theirs = (torch.load(tmp_path / f"{name}.pt") for name in ("fitted", "plain"))
+    assert same(ours, theirs)
+    run = run_of(tmp_path)
+    assert run.plan.certified
+    assert run.left == ()
+    repeated = [path for measure in run.plan.of("recompute") for path in measure.paths]
+    assert any("attention" in path or path.count(".") == 1 for path in repeated), "what writes to the cache"
+    assert run.counted_bytes <= budget_mb * 1e6
+    assert run.counted_bytes == pytest.approx(run.plan.peak_bytes, rel=0.01)
+
+
+@pytest.mark.integration
+@pytest.mark.slow("a program is traced twice and run twice")
 def test_what_fits_no_other_way_lies_in_host_memory(tmp_path: Path) -> None:
     assert started(tmp_path).returncode == 0
     done = started(tmp_path, "--fit", "auto", "--device-memory", "5.5MB")

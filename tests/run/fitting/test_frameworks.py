@@ -45,3 +45,21 @@ def test_a_program_of_a_framework_fits_with_equal_losses_and_checkpoints(tmp_pat
     assert run.plan.peak_bytes - 2 * BATCH <= run.counted_bytes <= 1.001 * run.plan.peak_bytes
     assert "recompute" in run.applied
     assert any("losses equal" in line for line in said(done))
+
+
+@pytest.mark.integration
+@pytest.mark.slow("a library is imported four times a budget: a program is traced twice and run twice")
+@pytest.mark.parametrize("budget_mb", [33, 40, 41, 44, 50, 70])
+def test_a_model_with_a_cache_of_keys_fits_any_larger_budget(tmp_path: Path, budget_mb: int) -> None:
+    pytest.importorskip("transformers")
+    assert started(tmp_path, program="gpt_fitted.py").returncode == 0
+    done = started(tmp_path, "--fit", "auto", "--device-memory", f"{budget_mb}MB", program="gpt_fitted.py")
+    assert done.returncode == 0, done.stderr
+    plain, fitted = found(tmp_path)
+    assert fitted == plain
+    ours, theirs = (torch.load(tmp_path / f"{each}.pt") for each in ("fitted", "plain"))
+    assert same(ours, theirs)
+    run = run_of(tmp_path)
+    assert run.left == ()
+    assert run.counted_bytes <= budget_mb * 1e6
+    assert run.counted_bytes == pytest.approx(run.plan.peak_bytes, rel=0.01)

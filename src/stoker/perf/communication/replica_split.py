@@ -12,7 +12,7 @@ from stoker.perf.communication.collectives import Group, all_reduce, send
 from stoker.perf.communication.cost import NOTHING, ExchangeCost
 from stoker.perf.communication.links import Interconnect, network_of
 from stoker.perf.communication.replicas import Shard
-from stoker.perf.communication.times import PassTimes, layers_of
+from stoker.perf.communication.times import PassTimes, besides_products, layers_of
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.strategy import Machines, Strategy
 
@@ -77,7 +77,7 @@ class Replica:
         loss = pipeline_stages.narrowed(features, strategy.tensor) if divided else 1.0
         parts = [share * loss if share < 1 else 1.0 for share in self._share]
         forward = [seconds * part for seconds, part in zip(compute.forward_s, parts, strict=True)]
-        again = [seconds * strategy.repeats(layer.module) for seconds, layer in zip(forward, self.layers, strict=True)]
+        again = [seconds * share for seconds, share in zip(forward, self._repeated(), strict=True)]
         backward = [
             seconds * part + repeated for seconds, part, repeated in zip(compute.backward_s, parts, again, strict=True)
         ]
@@ -94,6 +94,16 @@ class Replica:
         self._gathered = _gathered_share(features, precision)
         self._sent = sent
         self.notes = self._assumed()
+
+    def _repeated(self) -> list[float]:
+        """Share of each layer's forward pass that the backward pass repeats."""
+        strategy = self.layout.strategy
+        again = [float(strategy.repeats(layer.module)) for layer in self.layers]
+        if strategy.products_kept:
+            for place, share in enumerate(besides_products(self.features)):
+                if strategy.keeps_products(self.layers[place].module):
+                    again[place] = share
+        return again
 
     def _stretched(self, device: list[float], compute: PassTimes, repeats: float) -> list[float]:
         """How much longer each layer takes as the device waits for the host, whose launches are those of one GPU."""
@@ -174,6 +184,9 @@ class Replica:
             notes.append("activations between stages are not hidden")
         if strategy.recomputed:
             notes.append(f"the forward pass of {format_count(len(strategy.recomputed), 'module')} is computed again")
+        if strategy.products_kept:
+            count = format_count(len(strategy.products_kept), "module")
+            notes.append(f"the forward pass of {count} is computed again but for its products")
         return tuple(notes)
 
 

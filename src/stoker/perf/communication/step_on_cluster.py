@@ -22,7 +22,7 @@ from stoker.perf.communication.servers import served
 from stoker.perf.communication.stragglers import Cluster, slowest
 from stoker.perf.communication.times import PassTimes, layers_of
 from stoker.perf.features.records import StepFeatures
-from stoker.perf.strategy import Machines, Strategy
+from stoker.perf.strategy import UPDATE_S, Machines, Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ def spread(
         replicas.exposed(replica.tensor.times(passes)),
         replicas.exposed(replica.sends.times(passes)),
     )
-    optimizer = compute.optimizer_s * replica.kept / _shards(strategy, layout.replicas)
+    optimizer = compute.optimizer_s * replica.kept / _shards(strategy, layout.replicas) + strategy.updates * UPDATE_S
     mean = sum(replica.stage_s) / len(replica.stage_s)
     computing = mean * steps
     bubble = max(replica.stage_s) * passes - computing

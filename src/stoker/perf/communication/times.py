@@ -94,6 +94,19 @@ class PassTimes:
         return weights.scaled(step_s / weights.step_s)
 
 
+def besides_products(features: StepFeatures) -> tuple[float, ...]:
+    """Share of each layer's forward pass that is no product, by the bytes that its operations move."""
+    layers = layers_of(features)
+    places = {layer.module: number for number, layer in enumerate(layers)}
+    whole, others = [0.0] * len(layers), [0.0] * len(layers)
+    for each in features.operations:
+        if each.phase == "forward":
+            place = places.get(each.module, 0)
+            whole[place] += each.eager_bytes
+            others[place] += 0.0 if each.kind in MATRIX_KINDS else each.eager_bytes
+    return tuple(other / size if size else 1.0 for other, size in zip(others, whole, strict=True))
+
+
 def layers_of(features: StepFeatures) -> tuple[Layer, ...]:
     """Layers in the order of the forward pass; one that holds everything if the features name none."""
     if features.layers:

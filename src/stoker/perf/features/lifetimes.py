@@ -37,6 +37,8 @@ class BufferLife(msgspec.Struct, frozen=True, array_like=True):
     """Line of the program that made it, as ``train.py:31``; empty if none is known."""
     uses: tuple[int, ...] = ()
     """Places of the step's calls that read or write it."""
+    released: int = 0
+    """Event until which an object holds it that a module was given, such as a cache of keys; 0 if none does."""
 
 
 class CallInTime(msgspec.Struct, frozen=True, array_like=True):

@@ -18,6 +18,7 @@ from stoker.perf.memory.arena import arena_sizes
 from stoker.perf.memory.choice.fitting import FitChoice, FitPlanner, FitQuestion, plan_fit, reserve_of, taken_of
 from stoker.perf.memory.choice.offloading import HostLink
 from stoker.perf.memory.choice.options import Options
+from stoker.perf.memory.choice.tree_choice import Way
 from stoker.perf.memory.largest import LargestBatch, SizedStep, at_least, largest_batch
 from stoker.perf.memory.remedies import deleted, sharded, with_copies
 from stoker.perf.memory.reserve import CONTEXT_BYTES, Reserve
@@ -127,6 +128,7 @@ def report(question: MemoryQuestion) -> MemoryReport:
     last = places.last
     phase = "start" if last is None else "evaluation" if shown is question.evaluation else last.phase
     largest, fitted = _largest(question)
+    plan = _plan(question, base)
     step = reserve_of(base, emulated=question.emulated)
     arena = None if question.emulated else arena_sizes(base, step, reserve_of(base, emulated=False, expandable=True))
     return MemoryReport(
@@ -137,7 +139,7 @@ def report(question: MemoryQuestion) -> MemoryReport:
         modules=[MemoryShare(*item) for item in by_module(shown, places).items()],
         lines=[MemoryShare(*item) for item in by_line(shown, places).items()], before_bytes=step.first,
         held=_held(base, taken), grows=_grows(question, taken),
-        remedies=_remedies(question, base, taken, evaluation), plan=_plan(question, base),
+        remedies=_remedies(question, base, taken, evaluation, plan), plan=plan,
         largest_batch=largest.batch_size if largest else None,
         largest_fitted=fitted.batch_size if fitted else None,
         largest_traced=all(each.is_traced for each in (largest, fitted) if each is not None),
@@ -221,27 +223,46 @@ def _grows(question: MemoryQuestion, taken: _Taken) -> list[GrowingMemory]:
 
 
 def _remedies(
-    question: MemoryQuestion, base: MemoryTimeline, before: _Taken, evaluation: _Taken | None
+    question: MemoryQuestion, base: MemoryTimeline, before: _Taken, evaluation: _Taken | None, plan: FitPlan | None
 ) -> list[MemoryRemedy]:
     step_s = sum(call.seconds for call in base.calls)
     edges = _edges(base)
 
-    def of(name: str, how: str, choice: FitChoice, losses: str = "equal") -> MemoryRemedy:
+    def of(name: str, how: str, choice: FitChoice, losses: str = "equal", certified: bool = False) -> MemoryRemedy:
         fits = None if question.available is None else choice.peak <= question.available
         taken = _fuller(replace(before, total=choice.peak, fits=fits), evaluation)
         course = [] if choice.timeline is base else _course(base, choice.timeline, edges)
         return MemoryRemedy(
             name=name, how=how, saves_bytes=before.total - taken.total, peak_bytes=taken.total,
-            step_frac=choice.added_s / step_s if step_s else None, losses=losses, fits=taken.fits, course=course,
+            step_frac=choice.added_s / step_s if step_s else None, losses=losses, fits=taken.fits,
+            certified=certified, course=course,
         )  # fmt: skip
 
     # Where it fits, and without a device, recomputation is shown at its least.
     budget = 0 if before.fits or question.available is None else question.available
     planner = FitPlanner(question.fit(base))
-    found = [of(*_named(kind, choice), choice) for kind, choice in planner.alone(budget) if kind in _MEASURES]
+    found: list[MemoryRemedy] = []
+    for kind, choice in planner.alone(budget):
+        if kind in _MEASURES:
+            found.append(_remedy(kind, choice, plan, of))
     found += _shared(question, planner, of)
     least = _LEAST_SAVED * before.total
     return sorted((each for each in found if each.saves_bytes >= least), key=lambda each: each.saves_bytes)
+
+
+def _remedy(
+    kind: MeasureKind, choice: FitChoice, plan: FitPlan | None, of: Callable[..., MemoryRemedy]
+) -> MemoryRemedy:  # fmt: skip
+    """A measure by itself, as it was traced if the plan is that measure alone."""
+    if plan is None or not plan.certified or {each.kind for each in plan.measures} != {kind}:
+        # Growing segments change no form: they are a replay of the program's own trace.
+        return of(*_named(kind, choice), choice, certified=kind == "expandable")
+    keeps: dict[str, Way] = {
+        path: "away" if kind == "offload" else each.keeps for each in plan.measures for path in each.paths
+    }
+    added_s = sum(each.added_s or 0.0 for each in plan.measures)
+    traced = replace(choice, keeps=keeps, peak=plan.peak_bytes, added_s=added_s)
+    return of(*_named(kind, traced), traced, certified=True)
 
 
 def _named(kind: MeasureKind, choice: FitChoice) -> tuple[str, str]:

@@ -72,7 +72,7 @@ def _standing(plan: PricedPlan) -> tuple[int, bool, int]:
     """How sure a plan is, whether its kind was ever measured, and how much it needs beyond plain replicas."""
     strategy, candidate = plan.candidate.strategy, plan.candidate
     replicated = candidate.replicas == 1 or strategy.data == "ddp"
-    more = (not replicated, strategy.tensor > 1, strategy.pipeline > 1, bool(strategy.recomputed))
+    more = (not replicated, strategy.tensor > 1, strategy.pipeline > 1, strategy.is_leaner)
     return TIERS.index(plan.tier), not is_measured(strategy, candidate.gpus), sum(more)
 
 

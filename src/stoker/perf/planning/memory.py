@@ -1,12 +1,14 @@
-"""Whether a candidate fits its GPUs, and which modules it recomputes so that it does.
+"""Whether a candidate fits its GPUs, and what is done to its step so that it does.
 
 Where the program's timeline is known, it is that of each replica: bytes of passes grow with the micro-batch, what
-replicas share is divided, and modules are chosen as ``--fit`` chooses them. A replica that is split over GPUs, and
+replicas share is divided, and it is ``--fit`` that chooses: modules to repeat, what they keep, gradients to use up. Its
+chunks of samples are micro-batches here, which take no forward pass twice. A replica that is split over GPUs, and
 features without a timeline, are judged layer by layer.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 import msgspec.structs
@@ -17,6 +19,7 @@ from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.memory import PARTS, Fit, capacity
 from stoker.perf.memory.choice.fitting import FitPlanner, FitQuestion
+from stoker.perf.memory.choice.options import Options, updates_of, with_options
 from stoker.perf.memory.choice.units import ModuleUnit, all_units, nested_units, repeated
 from stoker.perf.memory.needs import divided, needs
 from stoker.perf.memory.reserve import CONTEXT_BYTES, replay
@@ -24,11 +27,12 @@ from stoker.perf.memory.resident import quickest_blocks
 from stoker.perf.memory.timeline import by_category, step_peak
 from stoker.perf.planning.pricing import precision_of
 from stoker.perf.planning.space import Candidate
+from stoker.perf.strategy import Strategy
 from stoker.records.fitting import Keeps, TracedModel
 
-_UNPLANNED: dict[str, str] = dict.fromkeys(
-    ("expandable", "one_by_one", "used_up", "products"), "recomputation alone is planned"
-)
+_UNPLANNED = dict.fromkeys(("expandable", "one_by_one"), "it is taken for granted")
+"""What costs nothing, and is no part of a plan."""
+_TOGETHER = {"used_up": "gradients of several replicas or micro-batches are summed before they are applied"}
 _PARTS = {"parameters": "weights", "gradients": "gradients", "optimizer": "optimizer", "inputs": "input"}
 """Parts of a :class:`~stoker.perf.memory.Fit` by category; all others are activations."""
 
@@ -50,7 +54,7 @@ class PlannedMemory:
         self._precision = "bf16" if precision == "fp8" else precision
         self._traced, self._model = traced, model or TracedModel()
         self._known: dict[tuple[object, ...], tuple[dict[str, float], tuple[str, ...]]] = {}
-        self._chosen: dict[tuple[object, ...], tuple[str, ...]] = {}
+        self._chosen: dict[tuple[object, ...], Strategy] = {}
         self._steps: dict[tuple[object, ...], MemoryTimeline] = {}
 
     def fits(self, features: StepFeatures, candidate: Candidate) -> Fit:
@@ -61,29 +65,37 @@ class PlannedMemory:
         parts, notes = self._known[key]
         return Fit(needed=sum(parts.values()), available=capacity(candidate.offer.gpu), parts=parts, notes=notes)
 
-    def recomputes(self, features: StepFeatures, candidate: Candidate) -> tuple[str, ...]:
-        """Modules to recompute so that a candidate fits, in the least time; those that save most where none fits."""
+    def spares(self, features: StepFeatures, candidate: Candidate) -> Strategy:
+        """A candidate's strategy with what makes it fit in the least time; with what saves most where nothing does."""
         plain = self.fits(features, candidate)
         key = (candidate.micro_batch, candidate.strategy, candidate.gpus, plain.available)
         if key not in self._chosen:
             self._chosen[key] = self._quickest(features, candidate, plain)
         return self._chosen[key]
 
-    def _quickest(self, features: StepFeatures, candidate: Candidate, plain: Fit) -> tuple[str, ...]:
+    def _quickest(self, features: StepFeatures, candidate: Candidate, plain: Fit) -> Strategy:
+        strategy = candidate.strategy
         room = plain.available - plain.parts["context"]
         beside = sum(plain.parts[name] for name in PARTS if name not in ("activations", "context", "fragmentation"))
         whole = beside + plain.parts["activations"]
         room *= whole / (whole + plain.parts["fragmentation"])
         if self._is_timed(candidate):
             room -= plain.parts["buffers"]
+            step = self._step(features, candidate)
+            sums = candidate.replicas > 1 or strategy.accumulation > 1
             question = FitQuestion(
-                name=features.name, features=features, timeline=self._step(features, candidate), model=self._model,
-                budget=int(room), device="", emulated=True, barred=_UNPLANNED,
+                name=features.name, features=features, timeline=step, model=self._model, budget=int(room), device="",
+                emulated=True, barred=_UNPLANNED | (_TOGETHER if sums else {}),
             )  # fmt: skip
-            found = dict(FitPlanner(question, self._units).alone(int(room)))
-            return tuple(found["recompute"].keeps) if "recompute" in found else ()
-        blocks = quickest_blocks(features, candidate.strategy, room - beside)
-        return paths_of(layers_of(features)) if blocks is None else blocks
+            found, _ = FitPlanner(question, self._units).best()
+            return replace(
+                strategy,
+                recomputed=tuple(path for path, keeps in found.keeps.items() if keeps == "nothing"),
+                products_kept=tuple(path for path, keeps in found.keeps.items() if keeps == "products"),
+                updates=updates_of(step) if found.options.used_up else 0,
+            )
+        blocks = quickest_blocks(features, strategy, room - beside)
+        return replace(strategy, recomputed=paths_of(layers_of(features)) if blocks is None else blocks)
 
     def _is_timed(self, candidate: Candidate) -> bool:
         strategy = candidate.strategy
@@ -95,9 +107,14 @@ class PlannedMemory:
         if not self._is_timed(candidate):
             return parts, notes
         step = self._step(features, candidate)
+        strategy = candidate.strategy
+        if strategy.updates:
+            step, _ = with_options(step, Options(used_up=True))
+        ways: dict[str, Keeps] = dict.fromkeys(strategy.recomputed, "nothing")
+        ways |= dict.fromkeys(strategy.products_kept, "products")
         chosen: list[tuple[ModuleUnit, Keeps]] = [
-            (unit, "nothing") for unit in all_units(self._units) if unit.path in candidate.strategy.recomputed
-        ]
+            (unit, ways[unit.path]) for unit in all_units(self._units) if unit.path in ways
+        ]  # fmt: skip
         if chosen:
             step, _ = repeated(step, chosen)
         sums = dict.fromkeys(PARTS, 0.0) | {"buffers": parts["buffers"]}

@@ -15,7 +15,7 @@ from stoker.perf.planning.space import Candidate
 from stoker.perf.prediction.anchor import Anchor
 from stoker.perf.prediction.prediction import Prediction
 from stoker.perf.prediction.predictor import Predictor
-from stoker.perf.strategy import DataParallel
+from stoker.perf.strategy import DataParallel, Strategy
 
 TIERS = ("calibrated", "extrapolated")
 """Tiers of plans, the surer first."""
@@ -86,8 +86,8 @@ Predict = Callable[[StepFeatures, Candidate], Prediction]
 """A step of a micro-batch's features, as a candidate runs it."""
 Fits = Callable[[StepFeatures, Candidate], Fit]
 """Memory of a GPU for a micro-batch's features, as a candidate runs it."""
-Recomputes = Callable[[StepFeatures, Candidate], tuple[str, ...]]
-"""Modules that are recomputed so that a candidate fits, in the least time; none where that does not help."""
+Spares = Callable[[StepFeatures, Candidate], Strategy]
+"""A candidate's strategy with what makes it fit in the least time; unchanged where nothing helps."""
 Refuses = Callable[[StepFeatures, Candidate], str]
 """Why a step cannot be spread as a candidate says; empty if it can."""
 
@@ -100,7 +100,7 @@ class TrainingJob:
         samples: over all epochs.
         batches: features by size of the micro-batch.
         cpu_seconds_per_sample: of a core, to prepare the input; None if not known.
-        predict, fits, recomputes, refuses: what to ask for times, for memory, for what lowers it, and whether a step
+        predict, fits, spares, refuses: what to ask for times, for memory, for what lowers it, and whether a step
             can be spread at all.
     """
 
@@ -109,7 +109,7 @@ class TrainingJob:
     cpu_seconds_per_sample: float | None = None
     predict: Predict
     fits: Fits
-    recomputes: Recomputes
+    spares: Spares
     refuses: Refuses
 
     def __post_init__(self) -> None:
@@ -119,11 +119,13 @@ class TrainingJob:
         if seconds is not None and not 0 <= seconds < math.inf:
             raise ValueError(f"`cpu_seconds_per_sample` must be 0 or more, got {seconds}")
 
-    def recomputed(self, candidate: Candidate) -> Candidate | None:
-        """The candidate with modules recomputed, so that it fits; None where that does not help."""
+    def leaner(self, candidate: Candidate) -> Candidate | None:
+        """The candidate with what makes it fit; None where nothing helps."""
         features = self.batches.at(candidate.micro_batch)
-        paths = () if self.refuses(features, candidate) else self.recomputes(features, candidate)
-        return replace(candidate, strategy=replace(candidate.strategy, recomputed=paths)) if paths else None
+        if self.refuses(features, candidate):
+            return None
+        changed = replace(candidate, strategy=self.spares(features, candidate))
+        return changed if changed.strategy.is_leaner else None
 
 
 def predicted(precision: str | None = None) -> Predict:

@@ -97,6 +97,8 @@ def _row(plan: PricedPlan) -> PlanRow:
         accumulation=strategy.accumulation,
         global_batch=candidate.global_batch,
         recomputed=list(strategy.recomputed),
+        products_kept=list(strategy.products_kept),
+        used_up=bool(strategy.updates),
         steps=plan.steps,
         step_s=_span(plan.step_s),
         hours=_span(plan.hours),

@@ -103,14 +103,14 @@ class _Floor:
         self._surely: dict[tuple[str, int], bool] = {}
 
     def alone(self, candidate: Candidate) -> tuple[float, float]:
-        """The job if products were shared at no cost, and nothing recomputed."""
+        """The job if products were shared at no cost, and nothing done for the memory's sake."""
         tensor = candidate.strategy.tensor
         return self._job_of(candidate, self._micro_batch_s(candidate, Strategy()) / tensor)
 
     def together(self, candidate: Candidate) -> tuple[float, float]:
-        """The job with the exchange among GPUs that share products, and recomputation."""
+        """The job with the exchange among GPUs that share products, and what is done for the memory's sake."""
         strategy = candidate.strategy
-        own = Strategy(tensor=strategy.tensor, recomputed=strategy.recomputed)
+        own = replace(strategy, data="ddp", pipeline=1, accumulation=1)
         return self._job_of(candidate, self._micro_batch_s(candidate, own))
 
     def may_be_calibrated(self, candidate: Candidate) -> bool:
@@ -166,7 +166,7 @@ def search(space: Space, job: TrainingJob, limits: PlanLimits | None = None, kno
     """The promising plans of a space.
 
     Candidates with the least hours x cost of computation come first: their prices soon rule out most others.
-    Modules are recomputed if that lets a larger micro-batch fit.
+    Memory is spared if that lets a larger micro-batch fit.
 
     Args:
         space: to search.
@@ -217,25 +217,25 @@ _PLAIN = ("1 GPU", "DDP in a server", "DDP over servers", "FSDP")
 
 
 def _search(group: Sequence[Candidate], job: TrainingJob, found: Found, best: _Best) -> None:
-    largest, recomputed = _descend(group, job, found, best), list[Candidate]()
+    largest, leaner = _descend(group, job, found, best), list[Candidate]()
     if largest < 0:
         return
-    # What fits is not recomputed, and what is beaten as it is would be beaten with more to do.
+    # What fits is left as it is, and what is beaten so would be beaten with more to do.
     for candidate in group:
         if candidate.micro_batch > largest and not best.beats(candidate):
-            changed = job.recomputed(candidate)
+            changed = job.leaner(candidate)
             if changed is None:
                 found.add(price(candidate, job))
             else:
-                recomputed.append(changed)
-    _descend(recomputed, job, found, best)
+                leaner.append(changed)
+    _descend(leaner, job, found, best)
 
 
 def _descend(group: Sequence[Candidate], job: TrainingJob, found: Found, best: _Best) -> int:
     """Prices candidates that differ only in their micro-batch, until smaller ones are worse.
 
     Larger ones compute as much in fewer and larger pieces, and exchange no more often: the first that fits is the best.
-    In a pipeline smaller ones leave stages less idle, and with recomputation less is repeated, up to a point.
+    In a pipeline smaller ones leave stages less idle, and where memory is spared less is repeated, up to a point.
 
     Returns:
         The largest micro-batch that fits; 0 if none does, -1 if there is no prediction.
@@ -251,7 +251,7 @@ def _descend(group: Sequence[Candidate], job: TrainingJob, found: Found, best: _
             found.add(outcome)
             largest = max(largest, candidate.micro_batch)
             best.add(outcome)
-            if (strategy.pipeline == 1 and not strategy.recomputed) or outcome.step_s.likely > before:
+            if (strategy.pipeline == 1 and not strategy.is_leaner) or outcome.step_s.likely > before:
                 break
             before = outcome.step_s.likely
         elif outcome.why == "refused":
@@ -259,8 +259,8 @@ def _descend(group: Sequence[Candidate], job: TrainingJob, found: Found, best: _
             found.add(outcome, len(group) - place)
             return -1
         else:
-            # Without recomputation this is not the last word.
-            counts = bool(strategy.recomputed)
+            # As long as nothing is done for the memory's sake this is not the last word.
+            counts = strategy.is_leaner
             if counts:
                 found.add(outcome)
             if not is_unfit:
@@ -280,7 +280,7 @@ def priced(all_of_them: Iterable[Candidate], job: TrainingJob) -> Found:
         found.tried[candidate.family] = found.tried.get(candidate.family, 0) + 1
         outcome = price(candidate, job)
         if isinstance(outcome, Rejection) and outcome.why == "memory":
-            changed = job.recomputed(candidate)
+            changed = job.leaner(candidate)
             outcome = outcome if changed is None else price(changed, job)
         found.add(outcome)
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from stoker.core.errors import ConfigError, FitError, TracingError
 from stoker.core.extras import require
 from stoker.core.saying import say
 from stoker.core.texts import to_json
-from stoker.perf.memory.choice.fitting import FitQuestion, plan_fit, taken_of
+from stoker.perf.memory.choice.certifying import CertifiedChoice, RefusedPlan
+from stoker.perf.memory.choice.fitting import FitQuestion, taken_of
 from stoker.perf.memory.ranks import chosen
 from stoker.records.fitting import FitMeasure, FitPlan, RejectedFit
 from stoker.run.fitting.advising import advised
@@ -30,8 +31,6 @@ from stoker.run.fitting.tracing import Certified, default_folder, trace, trace_p
 from stoker.run.settings import RunSettings
 from stoker.ui.fitting.words import write_advice_lines, write_plan
 
-_ROUNDS = 6
-"""Plans that are traced until one is certified; the last ones have less and less to choose from."""
 _CHUNKS = ((2, False), (4, False), (4, True), (8, True), (16, True))
 """Parts of a batch that are tried, and whether units are repeated as well."""
 
@@ -88,75 +87,47 @@ def plan_of(program: Sequence[str], device: FitDevice) -> FitPlan:
 
 def certified_plan(program: Sequence[str], device: FitDevice, question: FitQuestion) -> FitPlan:
     """The plan for a traced program, traced again in its form, with advice; the nearest miss where nothing fits."""
-    return advised(program, device, question, _Certifying(program, device, question).plan())
+    tracing = _PlanTraces(program, device)
+    choice = CertifiedChoice(question, tracing.certified)
+    plan = choice.plan()
+    if not plan.fits:
+        plan = tracing.in_chunks(choice.question, plan)
+    return advised(program, device, question, plan)
 
 
-@dataclass(slots=True)
-class _Certifying:
-    """Plans that are traced in their form, until one is what it promises."""
+@dataclass(frozen=True, slots=True)
+class _PlanTraces:
+    """Plans that are traced in their form."""
 
     program: Sequence[str]
     device: FitDevice
-    question: FitQuestion
 
-    def plan(self) -> FitPlan:
-        margin, nearest = 0, None
-        for _ in range(_ROUNDS):
-            plan = plan_fit(self.question, margin=margin)
-            if not plan.measures:
-                return plan
-            certified = self._traced(plan)
-            if certified is None:
-                continue
-            if certified.fits:
-                return certified
-            if nearest is not None and certified.peak_bytes >= nearest.peak_bytes:
-                break
-            nearest = certified
-            margin += certified.lacks_bytes
-        return self._in_chunks(nearest or plan_fit(self.question))
-
-    def _traced(self, plan: FitPlan) -> FitPlan | None:
-        """The plan with the peak of its own trace; None if it could not be applied, which the question knows then."""
+    def certified(self, question: FitQuestion, plan: FitPlan) -> FitPlan | RefusedPlan:
+        """The plan with the peak of its own trace, or why it could not be applied."""
         try:
             found = trace_plan(self.program, self.device.target, plan)
         except TracingError as error:
-            self._bar(plan, f"the program does not run with it: {error}")
-            return None
+            return _refused(question, plan, f"the program does not run with it: {error}")
         if found.left:
             kinds = {each.kind for each in plan.measures}
-            modules = {name: reason for name, reason in found.left.items() if name not in kinds}
-            barred = {name: reason for name, reason in found.left.items() if name in kinds}
-            self.question = replace(
-                self.question, without={**self.question.without, **modules}, barred={**self.question.barred, **barred}
+            return RefusedPlan(
+                barred={name: reason for name, reason in found.left.items() if name in kinds},
+                without={name: reason for name, reason in found.left.items() if name not in kinds},
             )
-            return None
         return self._certified(plan, found)
 
-    def _bar(self, plan: FitPlan, reason: str) -> None:
-        """The next plan does without the kind that does most to the program."""
-        barred = self.question.barred
-        keeps_products = any(each.keeps == "products" for each in plan.of("recompute"))
-        kinds = {
-            "offload": bool(plan.of("offload")), "states_away": bool(plan.of("states_away")),
-            "products": keeps_products, "used_up": bool(plan.of("used_up")), "recompute": bool(plan.of("recompute")),
-            "one_by_one": True,
-        }  # fmt: skip
-        first = next((kind for kind, is_in in kinds.items() if is_in and kind not in barred), "expandable")
-        self.question = replace(self.question, barred={**barred, first: reason})
-
-    def _in_chunks(self, nearest: FitPlan) -> FitPlan:
+    def in_chunks(self, question: FitQuestion, nearest: FitPlan) -> FitPlan:
         """The fewest parts of a batch with which it fits, on top of the nearest miss; else the nearest of all.
 
         The parts' gradients are added in another order, so it is asked last.
         """
-        model = self.question.model
+        model = question.model
         reason = model.not_cut or ("the program compiles it" if model.compiled else "")
-        reason = reason or self.question.barred.get("chunks", "")
+        reason = reason or question.barred.get("chunks", "")
         if not reason:
             others = tuple(each for each in nearest.measures if each.kind != "recompute")
             for number, repeats in _CHUNKS:
-                plan = self._cut(nearest, nearest.measures if repeats else others, number)
+                plan = _cut(question, nearest, nearest.measures if repeats else others, number)
                 try:
                     found = trace_plan(self.program, self.device.target, plan)
                 except TracingError as error:
@@ -171,14 +142,6 @@ class _Certifying:
         rejected = RejectedFit(name="chunks of samples", peak_bytes=None, step_s=None, reason=reason)
         return msgspec.structs.replace(nearest, rejected=(*nearest.rejected, rejected))
 
-    def _cut(self, nearest: FitPlan, measures: tuple[FitMeasure, ...], number: int) -> FitPlan:
-        """A plan with the model called on parts, whose forward passes are all repeated."""
-        again = sum(call.seconds for call in self.question.timeline.calls if call.phase == "forward")
-        measure = FitMeasure(kind="chunks", number=number, added_s=again, promise="within 1e-6")
-        before = sum(each.added_s or 0.0 for each in measures)
-        step_s = None if nearest.plain_step_s is None else nearest.plain_step_s + before + again
-        return msgspec.structs.replace(nearest, measures=(*measures, measure), step_s=step_s, lacks_bytes=0)
-
     def _certified(self, plan: FitPlan, found: Certified) -> FitPlan:
         timeline = on_device(found.timeline, self.device)
         peak = taken_of(
@@ -188,6 +151,27 @@ class _Certifying:
         return msgspec.structs.replace(
             plan, peak_bytes=peak, lacks_bytes=max(0, peak - self.device.budget), certified=True
         )
+
+
+def _refused(question: FitQuestion, plan: FitPlan, reason: str) -> RefusedPlan:
+    """The next plan does without the kind that does most to the program."""
+    keeps_products = any(each.keeps == "products" for each in plan.of("recompute"))
+    kinds = {
+        "offload": bool(plan.of("offload")), "states_away": bool(plan.of("states_away")),
+        "products": keeps_products, "used_up": bool(plan.of("used_up")), "recompute": bool(plan.of("recompute")),
+        "one_by_one": True,
+    }  # fmt: skip
+    first = next((kind for kind, is_in in kinds.items() if is_in and kind not in question.barred), "expandable")
+    return RefusedPlan(barred={first: reason})
+
+
+def _cut(question: FitQuestion, nearest: FitPlan, measures: tuple[FitMeasure, ...], number: int) -> FitPlan:
+    """A plan with the model called on parts, whose forward passes are all repeated."""
+    again = sum(call.seconds for call in question.timeline.calls if call.phase == "forward")
+    measure = FitMeasure(kind="chunks", number=number, added_s=again, promise="within 1e-6")
+    before = sum(each.added_s or 0.0 for each in measures)
+    step_s = None if nearest.plain_step_s is None else nearest.plain_step_s + before + again
+    return msgspec.structs.replace(nearest, measures=(*measures, measure), step_s=step_s, lacks_bytes=0)
 
 
 def _handed(content: bytes, suffix: str) -> Path:

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from stoker.core.patching import Patches
 from stoker.records.fitting import Keeps
+from stoker.train.fitting.remembering import Given, holds_objects
 from stoker.train.torch_private import buffers_of, has_hooks
 
 PRODUCTS = frozenset({
@@ -78,13 +79,32 @@ def _class_of(original: type[nn.Module], keeps: Keeps) -> type[nn.Module]:
             if not torch.is_grad_enabled():
                 return run(*args, **kwargs)
 
-            def again(*given: Any) -> Any:  # named arguments may have names of those of `checkpoint`
-                return run(*given, **kwargs)
+            if holds_objects(args, kwargs):
+                # A separate function: what this one holds would live until the backward pass.
+                again, args = _remembering(run, args, kwargs)
+            else:
+
+                def again(*given: Any) -> Any:  # named arguments may have names of those of `checkpoint`
+                    return run(*given, **kwargs)
 
             return checkpoint(again, *args, use_reentrant=False, context_fn=_contexts(self, keeps))
 
         made[keeps] = derived(original, forward)
     return made[keeps]
+
+
+def _remembering(
+    run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Callable[..., Any], tuple[Tensor | None, ...]]:
+    """A forward pass that is given objects again as they were before it, and its tensors, which it is called with."""
+    given = Given(args, kwargs)
+    tensors = tuple(arg if isinstance(arg, Tensor) else None for arg in args)
+
+    def again(*ours: Tensor | None) -> Any:
+        with given.handed() as (others, named):
+            return run(*(other if one is None else one for one, other in zip(ours, others, strict=True)), **named)
+
+    return again, tensors
 
 
 def derived(original: type[nn.Module], forward: Callable[..., Any]) -> type[nn.Module]:

@@ -177,7 +177,13 @@ def remedy_rows(remedies: Sequence[MemoryRemedy], unit: MemoryUnit) -> list[list
         [
             remedy.name, unit.of(remedy.saves_bytes), unit.of(remedy.peak_bytes),
             "" if remedy.step_frac is None else f"{100 * remedy.step_frac:+.0f} %", remedy.losses,
-            {True: "yes", False: "no", None: ""}[remedy.fits], remedy.how,
+            _write_fits(remedy), remedy.how,
         ]
         for remedy in remedies
     ]  # fmt: skip
+
+
+def _write_fits(remedy: MemoryRemedy) -> str:
+    if remedy.fits is None:
+        return ""
+    return ("yes" if remedy.certified else "predicted") if remedy.fits else "no"

@@ -38,7 +38,7 @@ def timeline_of(recorder: DispatchRecorder, watch: StepFollower, features: StepF
             size, births[number], deaths.get(number, end), last.get(number, -1),
             _category(buffers, number), buffers.phases[number],
             owned.get(number, names[buffers.owners.get(number, buffers.makers[number])]), buffers.lines[number],
-            tuple(uses.get(number, ())),
+            tuple(uses.get(number, ())), watch.given.released(number),
         )
         for number, size in enumerate(buffers.sizes)
     )  # fmt: skip

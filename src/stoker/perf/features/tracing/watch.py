@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from stoker.perf.features.torch_private import FakeTensor, tree_leaves
 from stoker.perf.features.tracing.distributed import paths
+from stoker.perf.features.tracing.given import GivenObjects
 from stoker.perf.features.tracing.places import outermost
 from stoker.perf.features.tracing.recorder import DispatchRecorder
 
@@ -33,6 +34,7 @@ class StepFollower:
     def __init__(self, recorder: DispatchRecorder, root: nn.Module | None = None) -> None:
         self._recorder = recorder
         self.root = root
+        self.given = GivenObjects(recorder.buffers)
         self._numbers: dict[int, int] = {}
         self._modules: list[nn.Module | None] = [None]
         self._stack: list[int] = []
@@ -86,6 +88,7 @@ class StepFollower:
         handles = [
             registry.register_module_forward_pre_hook(self._enter),
             registry.register_module_forward_hook(self._leave, always_call=True),
+            registry.register_module_forward_hook(self._given, with_kwargs=True),
             steps.register_optimizer_step_pre_hook(self._optimizer),
             steps.register_optimizer_step_post_hook(self._optimized),
         ]
@@ -134,6 +137,10 @@ class StepFollower:
         if number is not None and self._recorder.recording and number not in self.outputs:
             found = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
             self.outputs[number] = sum(tensor.numel() * tensor.element_size() for tensor in found)
+
+    def _given(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        if self._recorder.recording and torch.is_grad_enabled():
+            self.given.note(args, kwargs)
 
     def _optimizer(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -93,12 +93,13 @@ class FitChoice:
         return self.options.states_away or "away" in self.keeps.values()
 
 
-def plan_fit(question: FitQuestion, *, margin: int = 0) -> FitPlan:
+def plan_fit(question: FitQuestion, *, margin: int = 0, host: bool = True) -> FitPlan:
     """The plan for a question; one that does not fit has the nearest miss.
 
     Args:
         question: to answer.
         margin: bytes that the peak must stay below the budget besides its interval.
+        host: whether anything may lie in host memory where the question allows it.
     """
     planner = FitPlanner(question)
     plain = taken_of(
@@ -112,7 +113,7 @@ def plan_fit(question: FitQuestion, *, margin: int = 0) -> FitPlan:
     )  # fmt: skip
     if plain <= question.budget:
         return base
-    found, rejected = planner.choose(margin)
+    found, rejected = planner.choose(margin, host)
     measures = planner.measures(found)
     notes = base.notes + ((_priced(question.link),) if question.link is not None and found.uses_host else ())
     return msgspec.structs.replace(
@@ -164,7 +165,9 @@ def _steps_alone(timeline: MemoryTimeline) -> MemoryTimeline:
     """The timeline without what ran before its step, which measures would have changed as well."""
     past = timeline.begin - 1
     lives = tuple(
-        msgspec.structs.replace(one, birth=max(0, one.birth - past), death=one.death - past)
+        msgspec.structs.replace(
+            one, birth=max(0, one.birth - past), death=one.death - past, released=max(0, one.released - past)
+        )
         for one in timeline.buffers
         if one.death >= timeline.begin
     )
@@ -184,11 +187,12 @@ class FitPlanner:
         self._question = question
         self._step_s = sum(call.seconds for call in question.timeline.calls)
         self._expandable = not question.emulated and "expandable" not in question.barred
+        self._repeats = "recompute" not in question.barred
         model, barred = question.model, question.barred
         kept = {**model.kept_as_is, **question.without}
         stay = {*model.class_stays, *question.without, ""}
         self._units: tuple[ModuleUnit, ...] = units or ()
-        if units is None and not model.compiled and not ("recompute" in barred and "offload" in barred):
+        if units is None and not model.compiled and (self._repeats or "offload" not in barred):
             self._units = nested_units(
                 question.timeline, kept.keys(), None if question.link is None or "offload" in barred else stay
             )
@@ -214,7 +218,7 @@ class FitPlanner:
             if len(chosen) == 1:
                 timeline, added_s = with_options(plain, options, link)
                 found.append((chosen[0], self._tried(timeline, options, {}, added_s)))
-        if self._units:
+        if self._units and self._repeats:
             found.append(("recompute", self._of(Options(), budget, None)))
         every: dict[str, Way] = {unit.path: "away" for unit in self._units if link is not None and unit.can_leave}
         if every:
@@ -227,14 +231,19 @@ class FitPlanner:
         link = self._question.link
         return min(self._of(options, 0, link).peak for options in self._options(link))
 
-    def choose(self, margin: int) -> tuple[FitChoice, list[RejectedFit]]:
+    def choose(self, margin: int, host: bool = True) -> tuple[FitChoice, list[RejectedFit]]:
         """The quickest that fits, or the one with the least peak, and why others are not it."""
+        best, candidates = self.best(margin, host)
+        return best, self._rejected(best, candidates)
+
+    def best(self, margin: int = 0, host: bool = True) -> tuple[FitChoice, list[FitChoice]]:
+        """The quickest that fits, or the one with the least peak, and all that it was chosen from."""
         budget = int(self._question.budget * (1 - INTERVAL_FRAC)) - margin
-        is_last = self._question.host_is_last
-        candidates = self._candidates(budget, None if is_last else self._question.link)
+        is_last, link = self._question.host_is_last, self._question.link if host else None
+        candidates = self._candidates(budget, None if is_last else link)
         fitting = self._fitting_of(candidates, budget, margin)
-        if not fitting and is_last and self._question.link is not None:
-            others = self._candidates(budget, self._question.link)
+        if not fitting and is_last and link is not None:
+            others = self._candidates(budget, link)
             candidates = [*candidates, *others]
             fitting = self._fitting_of(others, budget, margin)
         if fitting:
@@ -242,7 +251,7 @@ class FitPlanner:
             best = min(fitting, key=lambda each: (each.added_s, _weight(each)))
         else:
             best = min(candidates, key=lambda each: (each.peak, each.added_s))
-        return best, self._rejected(best, candidates)
+        return best, candidates
 
     def _candidates(self, budget: int, link: HostLink | None) -> list[FitChoice]:
         return [self._of(options, budget, link) for options in self._options(link)]
@@ -270,13 +279,13 @@ class FitPlanner:
         timeline, added_s = with_options(self._question.timeline, options, link)
         parts = parts_of(
             timeline, self._units, products="products" not in self._question.barred,
-            repeats="recompute" not in self._question.barred, link=link,
+            repeats=self._repeats, link=link,
         )  # fmt: skip
         found = self._fitting(timeline, parts, options, added_s, budget)
         if found is not None:
             return found
         # The least peak of parts need not be that of their sum: all units may be less than those that seem to matter.
-        every: dict[str, Way] = {unit.path: "nothing" for unit in self._units if unit.can_repeat}
+        every: dict[str, Way] = {unit.path: "nothing" for unit in self._units if unit.can_repeat and self._repeats}
         least = self._least(parts, self.taken(timeline, expandable=self._expandable))
         tried = [self._tried(timeline, options, keeps, added_s) for keeps in (least, every)]
         return min(tried, key=lambda each: (each.peak, each.added_s))
@@ -408,7 +417,7 @@ class FitPlanner:
             every: dict[str, Way] = {
                 unit.path: keeps
                 for unit in self._units
-                if unit.can_repeat and (keeps == "nothing" or unit.has_products)
+                if self._repeats and unit.can_repeat and (keeps == "nothing" or unit.has_products)
             }
             if every and every != best.keeps:
                 timeline, added_s = with_options(question.timeline, best.options, question.link)

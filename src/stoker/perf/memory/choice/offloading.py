@@ -106,8 +106,8 @@ def sent_away(timeline: MemoryTimeline, units: Sequence[ModuleUnit], link: HostL
             comes = each.backward[0] if later is None else later.passes[number].backward[0]
             for at in saved.gone:
                 one = lives[at]
-                lives[at] = msgspec.structs.replace(one, death=min(one.death, leaves))
-                back.append(msgspec.structs.replace(one, birth=comes))
+                lives[at] = msgspec.structs.replace(one, death=min(one.death, max(leaves, one.released)))
+                back.append(msgspec.structs.replace(one, birth=comes, released=0))
             added += link.exposed(saved.sent, clock.between(each.forward[0], leaves))
             added += link.exposed(saved.bytes, clock.between(comes, each.backward[0]))
     return msgspec.structs.replace(timeline, buffers=(*lives, *back)), added

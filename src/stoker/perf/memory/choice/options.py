@@ -16,6 +16,7 @@ from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.memory.choice.offloading import HostLink
 from stoker.perf.memory.remedies import one_by_one
+from stoker.perf.strategy import UPDATE_S
 from stoker.records.fitting import LEAST_AWAY_BYTES, TracedModel
 
 BY_PARAMETER = frozenset({
@@ -23,8 +24,6 @@ BY_PARAMETER = frozenset({
 })  # fmt: skip
 """Optimizers of torch that update each parameter by its own gradient and state alone."""
 _ZEROING = ("zero_", "_foreach_zero_")
-_UPDATE_S = 3e-5
-"""Time of the host for an update of one parameter by itself, besides its operations (assumed)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +129,7 @@ def states_sent_away(
         held = int(share * (2 * states + update))
         lives.append(BufferLife(held, first, timeline.end, -1, "temporaries", "optimizer", "", ""))
     changed = msgspec.structs.replace(timeline, buffers=tuple(lives))
-    return changed, 2 * states / link.bytes_per_s + count * _UPDATE_S
+    return changed, 2 * states / link.bytes_per_s + count * UPDATE_S
 
 
 def _leaves(one: BufferLife) -> bool:
@@ -151,16 +150,23 @@ def used_up(timeline: MemoryTimeline) -> tuple[MemoryTimeline, float]:
     largest = max((each.bytes for each in timeline.buffers if each.category == "parameters"), default=0)
     share = update / largest if largest else 0.0
     lives = list(timeline.buffers)
-    count = 0
     for place, one in enumerate(timeline.buffers):
-        if one.category == "gradients" and one.birth:
-            count += 1
+        if _is_applied(one):
             lives[place] = msgspec.structs.replace(
                 one, death=min(one.death, one.birth + 1), bytes=one.bytes + int(share * one.bytes)
             )
         elif _is_update(timeline, one):
             lives[place] = msgspec.structs.replace(one, bytes=0)
-    return msgspec.structs.replace(timeline, buffers=tuple(lives)), count * _UPDATE_S
+    return msgspec.structs.replace(timeline, buffers=tuple(lives)), updates_of(timeline) * UPDATE_S
+
+
+def updates_of(timeline: MemoryTimeline) -> int:
+    """Gradients that are used up one by one: each is an update by itself."""
+    return sum(map(_is_applied, timeline.buffers))
+
+
+def _is_applied(one: BufferLife) -> bool:
+    return one.category == "gradients" and one.birth > 0
 
 
 def _update_bytes(timeline: MemoryTimeline) -> int:

@@ -253,7 +253,12 @@ def repeated(timeline: MemoryTimeline, chosen: Collection[tuple[ModuleUnit, Keep
         return at + shifts[bisect_right(starts, at)]
 
     ends = [call.at for call in timeline.calls]
-    lives = [msgspec.structs.replace(one, birth=moved(one.birth), death=moved(one.death)) for one in timeline.buffers]
+    lives = [
+        msgspec.structs.replace(
+            one, birth=moved(one.birth), death=moved(one.death), released=moved(one.released) if one.released else 0
+        )
+        for one in timeline.buffers
+    ]  # fmt: skip
     deaths = [one.death for one in timeline.buffers]
     again: list[BufferLife] = []
     for number, (each, keeps) in enumerate(order):
@@ -272,10 +277,12 @@ def repeated(timeline: MemoryTimeline, chosen: Collection[tuple[ModuleUnit, Keep
                 lives[place] = msgspec.structs.replace(lives[place], death=moved(first))
                 later = one.death > each.backward[0]
                 death = moved(one.death) if later else begins + min(one.death, each.stop)
-                again.append(msgspec.structs.replace(one, birth=begins + one.birth, death=death))
+                again.append(msgspec.structs.replace(one, birth=begins + one.birth, death=death, released=0))
             elif one.death <= each.forward[1]:  # gone with the first forward pass: made and freed again
                 again.append(
-                    msgspec.structs.replace(one, birth=begins + one.birth, death=begins + min(one.death, each.stop))
+                    msgspec.structs.replace(
+                        one, birth=begins + one.birth, death=begins + min(one.death, each.stop), released=0
+                    )
                 )
     for each, _ in order:
         for place in each.inputs:
@@ -302,8 +309,8 @@ def first_end(timeline: MemoryTimeline, each: UnitPass, place: int, ends: Sequen
         return one.death  # its own backward pass is not what keeps it
     last = max(others, default=-1)
     if last < 0 or last < each.calls[1]:
-        return each.forward[1]
+        return min(one.death, max(each.forward[1], one.released))
     if calls[last].at >= each.backward[0]:
         return one.death
     after = bisect_right(ends, calls[last].at)
-    return min(one.death, ends[after] if after < len(ends) else timeline.end)
+    return min(one.death, max(one.released, ends[after] if after < len(ends) else timeline.end))

@@ -1,0 +1,50 @@
+"""What `stoker memory` says of remedies: a trace in their form has the last word."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from stoker.perf.memory.choice.fitting import FitQuestion, plan_fit
+from stoker.perf.memory.reporting import MemoryQuestion, report
+from stoker.records.fitting import FitPlan
+from stoker.ui.memory.words import REMEDY_HEAD, MemoryUnit, remedy_rows
+from tests.perf.memory.choice.test_fitting import MODEL, PLAIN, plain_peak
+
+READ = replace(MODEL, gradients_read="somebody")
+AVAILABLE = int(0.75 * plain_peak())
+
+
+def traced_as(peak: int) -> MemoryQuestion:
+    """A program whose plan has such a peak in its trace."""
+
+    def planned(question: FitQuestion) -> FitPlan:
+        plan = replace(plan_fit(question), peak_bytes=peak, lacks_bytes=max(0, peak - AVAILABLE), certified=True)
+        assert {each.kind for each in plan.measures} == {"recompute"}
+        return plan
+
+    return MemoryQuestion(
+        features=PLAIN[0], timeline=PLAIN[1], available=AVAILABLE, emulated=True, model=READ, planned=planned
+    )
+
+
+def test_a_remedy_whose_trace_does_not_fit_is_not_said_to() -> None:
+    found = report(traced_as(AVAILABLE + 1))
+    (recompute,) = [each for each in found.remedies if each.name.startswith("recompute")]
+    assert (recompute.peak_bytes, recompute.fits, recompute.certified) == (AVAILABLE + 1, False, True)
+    assert not any(each.fits and each.certified for each in found.remedies)
+    words = [row[REMEDY_HEAD.index("fits")] for row in remedy_rows(found.remedies, MemoryUnit(found.peak_bytes))]
+    assert "yes" not in words
+    assert "no" in words
+
+
+def test_what_was_traced_and_fits_is_said_to_and_what_was_not_is_predicted() -> None:
+    found = report(traced_as(AVAILABLE - 1))
+    rows = remedy_rows(found.remedies, MemoryUnit(found.peak_bytes))
+    words = {row[0].partition(" ")[0]: row[REMEDY_HEAD.index("fits")] for row in rows}
+    assert words["recompute"] == "yes"
+    untraced = report(MemoryQuestion(
+        features=PLAIN[0], timeline=PLAIN[1], available=AVAILABLE, emulated=True, model=READ
+    ))  # fmt: skip
+    rows = remedy_rows(untraced.remedies, MemoryUnit(untraced.peak_bytes))
+    words = {row[0].partition(" ")[0]: row[REMEDY_HEAD.index("fits")] for row in rows}
+    assert words["recompute"] == "predicted"
