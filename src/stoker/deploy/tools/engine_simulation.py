@@ -1,4 +1,4 @@
-"""An engine's simulator as a call from arrays to arrays: a model loaded over the bus, another one on the way if asked."""
+"""An engine's simulator as a call from arrays to arrays: a model loaded over the bus, another one on the way."""
 
 from __future__ import annotations
 
@@ -94,7 +94,10 @@ def simulate_engine(
             (made / "update.bin").write_bytes((update.folder / PROGRAM).read_bytes())
         numbers = samples, chosen.seed, chosen.before, chosen.after, description.words_in, description.words_out, after
         line = run_tool(
-            [str(program), name, *map(str, numbers)], folder=folder, limit_s=limit_s, doing=f"simulating {samples} samples"
+            [str(program), name, *map(str, numbers)],
+            folder=folder,
+            limit_s=limit_s,
+            doing=f"simulating {samples} samples",
         )
         try:
             outcome = msgspec.json.decode(line.splitlines()[-1], type=EngineOutcome)

@@ -9,13 +9,9 @@ from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.rtl.engine import moves, rows, sums
 from stoker.deploy.rtl.engine.context import Context
+from stoker.deploy.rtl.engine.drafts import too_small
 from stoker.deploy.rtl.engine.image import ModelImage
 from stoker.deploy.rtl.engine.shape import FETCH_WORDS, INSTRUCTION_WORDS, EngineShape
-
-_OPTIONS = {
-    "instructions": "instructions", "weights": "weight_words", "tables": "table_words", "scales": "scale_words"
-}  # fmt: skip
-"""Field of the engine's shape for each memory."""
 
 
 def compiled(graph: IntegerGraph, shape: EngineShape) -> ModelImage:
@@ -34,8 +30,9 @@ def compiled(graph: IntegerGraph, shape: EngineShape) -> ModelImage:
         to.operation = operation.output
         _operation(to, operation)
     moves.left(to)
+    instructions, operations = to.drafting.instructions()
     found = ModelImage(
-        shape=shape, instructions=to.drafting.instructions(), weights=tuple(to.image.weights),
+        shape=shape, instructions=instructions, operations=operations, weights=tuple(to.image.weights),
         tables=tuple(to.image.tables), scales=tuple(to.image.scales),
     )  # fmt: skip
     _check_room(found)
@@ -84,7 +81,4 @@ def _check_room(image: ModelImage) -> None:
         each = INSTRUCTION_WORDS // FETCH_WORDS if name == "instructions" else 1
         needed, there = len(words) // each, image.shape.words[name] // each
         if needed > there:
-            raise ValueError(
-                f"`{_OPTIONS[name]}` must hold the model's {name}: {needed:,}, the engine has {there:,}, "
-                f"{needed - there:,} too few; use an engine with more"
-            )
+            raise ValueError(too_small(name, needed, there))

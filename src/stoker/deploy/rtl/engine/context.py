@@ -77,8 +77,12 @@ class Context:
         """Adds an instruction.
 
         Args:
-            a: buffer of the first operand; b, c and pair as :class:`Draft` has them.
-            outer: loops of results; inner: loops that reduce; outermost first.
+            a: buffer of the first operand.
+            b: buffer of the second operand, where that is in data memory.
+            c: buffer of the result.
+            pair: buffer whose numbers are added to those of ``a``.
+            outer: loops of results, outermost first.
+            inner: loops that reduce, outermost first.
             run: numbers that the loop through blocks goes through; None: one number a result.
             start: numbers from the beginning of a and of c on.
             weights: where the array's begin.
@@ -88,7 +92,9 @@ class Context:
         sizes = {"full": 1, "tail": 1} if run is None else {"full": self.lanes, "tail": (run - 1) % self.lanes + 1}
         made = Instruction(a=start[0], b=weights, c=start[1], **(sizes | (law or self.unchanged()) | fields))
         self.drafting.drafts.append(
-            Draft(operation=self.operation, fields=made, outer=tuple(outer), inner=tuple(inner), a=a, b=b, c=c, pair=pair)
+            Draft(
+                operation=self.operation, fields=made, outer=tuple(outer), inner=tuple(inner), a=a, b=b, c=c, pair=pair
+            )
         )
 
     def moved(
@@ -155,4 +161,3 @@ class Context:
 def strides_of(shape: Sequence[int]) -> list[int]:
     """By how many numbers each axis of an array moves."""
     return [math.prod(shape[at + 1 :]) for at in range(len(shape))]
-

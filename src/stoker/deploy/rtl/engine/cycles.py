@@ -10,12 +10,12 @@ _FETCHED = 10
 _ENTERED = 1
 _LAW = 18
 """From a step of lanes to its written result."""
-_ROW = 4
-"""From a row's end to the next one's first address."""
 _PASS = 7
+"""From a row's last address to the next pass."""
 _DIVIDED = 64 + 32 + 64
-_SHARE = 20
-"""Of a number: its read, 17 bits of a quotient, its result."""
+"""Two quotients and a root of 64 bits."""
+_SHARE = 21
+"""Of a number: its read, and 17 bits of a quotient."""
 
 
 def instruction_cycles(instruction: Instruction, lanes: int) -> int:
@@ -27,9 +27,9 @@ def instruction_cycles(instruction: Instruction, lanes: int) -> int:
     """
     match instruction.kind:
         case Kind.SHARES:
-            return _FETCHED + _ENTERED + instruction.rows * (instruction.size * (1 + _SHARE) + _ROW)
+            return _FETCHED + _ENTERED + instruction.rows * (instruction.size + _PASS + instruction.size * _SHARE + 1)
         case Kind.NORMAL:
-            return _FETCHED + _ENTERED + instruction.rows * (3 * (instruction.size + _PASS) + _DIVIDED)
+            return _FETCHED + _ENTERED + instruction.rows * (3 * (instruction.size + _PASS) + _DIVIDED + 1)
         case Kind.INPUT:
             return _FETCHED + _ENTERED + instruction.steps
         case _:

@@ -111,18 +111,23 @@ class Drafting:
             found[name] = address
         most = max((found[name] - (-self.sizes[name] // lanes) * lanes for name in found), default=0)
         if most > self.shape.data_words * lanes:
-            lacking = -(-most // lanes) - self.shape.data_words
-            raise ValueError(
-                f"`data_words` must hold the model's values: {-(-most // lanes):,} words, the engine has "
-                f"{self.shape.data_words:,}, {lacking:,} too few; use an engine with more"
-            )
+            raise ValueError(too_small("data", -(-most // lanes), self.shape.data_words))
         return found
 
-    def instructions(self) -> tuple[Instruction, ...]:
-        """The program. Errors of `addresses`."""
+    def instructions(self) -> tuple[tuple[Instruction, ...], tuple[str, ...]]:
+        """The program, and the value that each instruction helps to compute. Errors of `addresses`."""
         where = self.addresses()
-        found = [each for draft in self.drafts for each in _placed(draft, where)]
-        return (*found[:-1], replaced(found[-1], end=True))
+        found = [(each, draft.operation) for draft in self.drafts for each in _placed(draft, where)]
+        code, operations = [each for each, _ in found], tuple(operation for _, operation in found)
+        return (*code[:-1], replaced(code[-1], end=True)), operations
+
+
+def too_small(memory: str, needed: int, there: int) -> str:
+    """What is said of a memory that a model does not fit into."""
+    return (
+        f"the engine's memory of {memory} must hold {needed:,} words of the model, has {there:,}: "
+        f"{needed - there:,} too few; write a larger one with `--memory {memory}={1 << (needed - 1).bit_length()}`"
+    )
 
 
 def replaced(instruction: Instruction, **changes: object) -> Instruction:

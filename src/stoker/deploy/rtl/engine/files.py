@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 
 from stoker.deploy.ir.graph import IntegerGraph
-from stoker.deploy.rtl.engine.compiling import compiled
 from stoker.deploy.rtl.engine.cycles import sample_cycles
 from stoker.deploy.rtl.engine.image import ModelImage
 from stoker.deploy.rtl.engine.shape import NUMBER_BITS, EngineShape
@@ -55,6 +54,11 @@ class EngineDescription(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     """Of the bus, that hold the model."""
 
+    @property
+    def fifos(self) -> dict[str, int]:
+        """Those in front of joins: none."""
+        return {}
+
 
 def netlist(shape: EngineShape) -> dict[str, str]:
     """The texts of the netlist by file name, in an order in which each comes after those that it uses."""
@@ -65,20 +69,19 @@ def netlist(shape: EngineShape) -> dict[str, str]:
     return found | {f"{TOP}.sv": _top(shape)}
 
 
-def write_engine(graph: IntegerGraph, shape: EngineShape, folder: Path, source: str = "") -> EngineDescription:
+def write_engine(graph: IntegerGraph, image: ModelImage, folder: Path, source: str = "") -> EngineDescription:
     """Writes an engine and a model on it into a folder, which is made; returns the description.
 
     Args:
         graph: of the model.
-        shape: of the engine.
+        image: of the model on the engine.
         folder: to write into.
         source: digest of the package.
 
     Raises:
-        ValueError: the model does not fit.
         OSError: the folder cannot be written.
     """
-    image = compiled(graph, shape)
+    shape = image.shape
     texts, program = netlist(shape), program_bytes(image)
     words = [
         sum(-(-graph.value(port).elements // shape.lanes) for port in ports) for ports in (graph.inputs, graph.outputs)
@@ -130,14 +133,21 @@ def _top(shape: EngineShape) -> str:
     wide = NUMBER_BITS * shape.lanes
     ports = [("input", 1, "aclk"), ("input", 1, "aresetn")]
     for name, forth, back in (("s0_axis", "input", "output"), ("m0_axis", "output", "input")):
-        ports += [(forth, wide, f"{name}_tdata"), (forth, 1, f"{name}_tvalid"), (back, 1, f"{name}_tready"), (forth, 1, f"{name}_tlast")]
+        ports += [
+            (forth, wide, f"{name}_tdata"),
+            (forth, 1, f"{name}_tvalid"),
+            (back, 1, f"{name}_tready"),
+            (forth, 1, f"{name}_tlast"),
+        ]
     ports += [(way, width, f"s_axi_{name}") for way, width, name in _AXI_LITE]
     parameters = ", ".join(f".{name}({getattr(shape, field)})" for name, field in _PARAMETERS.items())
     lines = [
         "// Written by `stoker deploy rtl --structure engine`: an engine of one shape, whatever model runs on it.",
         f"// Words of the streams have {shape.lanes} numbers of {NUMBER_BITS} bits, the first one lowest.",
         f"module {TOP} (",
-        ",\n".join(f"    {way:<6} logic {'' if width == 1 else f'[{width - 1}:0] '}{name}" for way, width, name in ports),
+        ",\n".join(
+            f"    {way:<6} logic {'' if width == 1 else f'[{width - 1}:0] '}{name}" for way, width, name in ports
+        ),
         ");",
         "    logic rst;",
         "    always_ff @(posedge aclk) rst <= !aresetn;",

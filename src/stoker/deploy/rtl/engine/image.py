@@ -15,7 +15,7 @@ from stoker.deploy.rtl.memories import packed
 
 _BUS_BYTES = 4
 REGISTERS = {"digest": 0x2C, "address": 0x30, "data": 0x34, "switch": 0x38}
-"""Where a model is loaded: its digest, memory (bits 28 on) and word that come next, a word of the bus, and the switch."""
+"""Where a model is loaded: its digest, the memory (bits 28 on) and word that come next, what they hold, the switch."""
 
 
 @dataclass(slots=True)
@@ -72,6 +72,7 @@ class ModelImage:
     Attributes:
         shape: of the engine.
         instructions: of the program.
+        operations: the value of the graph that each instruction helps to compute.
         weights: (columns, rows) of each word.
         tables: (lanes,) of each word.
         scales: biases of all lanes, then factors, of each word.
@@ -79,6 +80,7 @@ class ModelImage:
 
     shape: EngineShape
     instructions: tuple[Instruction, ...]
+    operations: tuple[str, ...]
     weights: tuple[Integers, ...]
     tables: tuple[Integers, ...]
     scales: tuple[tuple[int, ...], ...]
@@ -110,8 +112,8 @@ class ModelImage:
         for number, (name, words) in enumerate(memories.items()):
             data.append((REGISTERS["address"], number << 28))
             for word in words:
-                for at in range(self.shape.slices[name]):
-                    data.append((REGISTERS["data"], (word >> (32 * at)) & 0xFFFFFFFF))
+                slices = range(self.shape.slices[name])
+                data.extend((REGISTERS["data"], (word >> (32 * at)) & 0xFFFFFFFF) for at in slices)
         found = hashlib.sha256(repr(data).encode()).digest()
         yield REGISTERS["digest"], int.from_bytes(found[:4], "big")
         yield from data

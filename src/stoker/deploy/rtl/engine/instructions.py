@@ -1,8 +1,8 @@
 """The instruction set: what an instruction does, and the 32 words of 32 bits in which it is written.
 
-Nearly all are *nests*: seven loops, each of which moves four addresses by a constant. At each step a word of numbers is
-read at any address of data memory; a second operand comes from data memory, from tables or from weights; the inner loops
-add up. At the end of a sum it is brought to the result's scale and written. So layers differ in addresses alone:
+Nearly all are *nests*: seven loops, each of which moves four addresses by a constant. At each step a word of numbers
+is read at any address of data memory; a second operand comes from data memory, from tables or from weights; the inner
+loops add up. At the end of a sum it is brought to the result's scale and written. Layers differ in addresses alone:
 
 ======== ==================================================================================================
 kind      what a step does
@@ -16,9 +16,9 @@ SHARES    For each row: ``total = sum(x)``, then each ``min((x << bits) + total 
 NORMAL    For each row: a layer norm up to its gain, as ``LayerNorm`` has it.
 ======== ==================================================================================================
 
-Addresses: ``a`` (first operand), ``c`` (results) and ``b`` of a second operand in data memory count numbers; ``b`` of tables
-counts numbers of table memory, of weights words; ``p`` counts words of scales. Where ``lookup`` is set, a table is read at
-``table + b + index * row``, the index being ``x[0] - zero_a`` or ``y[0] - x[0]``.
+``a`` (first operand), ``c`` (results) and ``b`` (second operand) count numbers of data memory; ``b`` of tables counts
+numbers of table memory, of weights words; ``p`` counts words of scales. Where ``lookup`` is set, a table is read
+at ``table + b + index * row``, the index being ``x[0] - zero_a`` or ``y[0] - x[0]``; ``b`` is not added to the latter.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def entered(to: Context) -> None:
 def left(to: Context) -> None:
     """The results to the output stream, one after another."""
     for at, port in enumerate(to.graph.outputs):
-        to.operation = port.value
+        to.operation = f"{port.name}, leaving"
         size = to.value(port.value).elements
         to.nest(
             kind=Kind.OUTPUT, a=to.buffer(port.value), outer=[to.blocks(size, c=0)], run=size,
@@ -90,9 +90,7 @@ def permuted(to: Context, source: str, shape: Sequence[int], order: Sequence[int
     sizes = [shape[axis] for axis in order]
     after = strides_of(sizes)
     if order[-1] == len(order) - 1:
-        loops = [
-            Loop(size, a=before[axis], c=move) for size, axis, move in zip(sizes, order, after, strict=True)
-        ][:-1]
+        loops = [Loop(size, a=before[axis], c=move) for size, axis, move in zip(sizes, order, after, strict=True)][:-1]
         to.moved(source, target, [*loops, to.blocks(sizes[-1])], sizes[-1])
         return
     loops = [Loop(size, a=before[axis], c=move) for size, axis, move in zip(sizes, order, after, strict=True)]

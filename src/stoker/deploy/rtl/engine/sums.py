@@ -29,8 +29,9 @@ def weighted(to: Context, operation: op.Linear | op.Convolution) -> None:
     buffer, wide = padded(to, operation.source, operation.padding, source.zero_point)
     (height, width, channels), depth = out.shape, source.shape[2]
     places = [
-        Loop(height, a=operation.stride[0] * wide, c=width * channels), Loop(width, a=operation.stride[1] * depth, c=channels)
-    ]  # fmt: skip
+        Loop(height, a=operation.stride[0] * wide, c=width * channels),
+        Loop(width, a=operation.stride[1] * depth, c=channels),
+    ]
     if weight.shape[3] == 1 and operation.groups == channels:
         _depthwise(to, operation, buffer, places, weight, wide)
     else:
@@ -54,8 +55,9 @@ def _taps(
     """
     groups = operation.groups if isinstance(operation, op.Convolution) else 1
     outputs, height, width, depth = weight.shape
-    low, high = to.value(operation.source).low, to.value(operation.source).high
-    array = -(1 << (ARRAY_BITS - 1)) <= low and high < 1 << (ARRAY_BITS - 1)
+    source, most = to.value(operation.source), 1 << (ARRAY_BITS - 1)
+    numbers = source.low, source.high, source.zero_point
+    array = min(numbers) >= -most and max(numbers) < most
     rows = to.lanes if array else 1
     if dilation[1] == 1 and groups == 1:
         weight = weight.reshape(outputs, height, 1, width * depth)  # a row of a window is one run of numbers
@@ -69,9 +71,10 @@ def _taps(
     unit = 1 if array else to.lanes
     law, moves = _law(to, operation, outputs, groups)
     inner = [
-        Loop(height, a=dilation[0] * pitch[0], b=columns * steps * unit), Loop(columns, a=dilation[1] * pitch[1], b=steps * unit),
+        Loop(height, a=dilation[0] * pitch[0], b=columns * steps * unit),
+        Loop(columns, a=dilation[1] * pitch[1], b=steps * unit),
         Loop(steps, a=rows, b=unit),
-    ]  # fmt: skip
+    ]
     window = height * columns * steps * unit
     outer = [
         *places, Loop(groups, a=depth, b=blocks * window, c=each, p=blocks * moves),
@@ -220,7 +223,15 @@ def product(to: Context, operation: op.MatMul) -> None:
         permuted(to, to.buffer(second), shape, order, buffer)
         shape = tuple(shape[axis] for axis in order)
     law, moves = _law(to, operation, columns)
-    moved = zip(out.shape[:-2], left.shape, strides_of(left.shape), shape, strides_of(shape), strides_of(out.shape), strict=False)
+    moved = zip(
+        out.shape[:-2],
+        left.shape,
+        strides_of(left.shape),
+        shape,
+        strides_of(shape),
+        strides_of(out.shape),
+        strict=False,
+    )
     outer = [
         Loop(size, a=by if own > 1 else 0, b=other_by if other > 1 else 0, c=after)
         for size, own, by, other, other_by, after in moved
