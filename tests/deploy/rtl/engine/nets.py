@@ -94,9 +94,7 @@ def attention(seed: int, *, tokens: int = 5, heads: int = 2, size: int = 3, mask
     wide = heads * size
     start = net.input((tokens, wide))
     source = net.add(start, net.fixed((tokens, wide)))
-    parts = [
-        net.permuted(net.shaped(net.dense(source, wide), (tokens, heads, size)), (1, 0, 2)) for _ in range(3)
-    ]
+    parts = [net.permuted(net.shaped(net.dense(source, wide), (tokens, heads, size)), (1, 0, 2)) for _ in range(3)]
     mask = np.tril(np.ones((tokens, tokens), np.int32)) if masked else None
     shares = net.softmax(net.product(parts[0], parts[1], transposed=True), mask=mask)
     mixed = net.shaped(net.permuted(net.product(shares, parts[2]), (1, 0, 2)), (tokens, wide))

@@ -1,5 +1,7 @@
 """Programs of an engine by the instructions' law: equal to the graph's law; what does not fit is named."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -70,30 +72,24 @@ def test_a_change_costs_its_bytes_and_few_words_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "message"),
-    [
-        ({"data_words": 64}, r"memory of data must hold 325 words of the model, has 64: 261 too few"),
-        ({"weight_words": 128}, r"memory of weights must hold \d+ .*--memory weights=256`"),
-        ({"scale_words": 8}, r"memory of scales must hold \d+ words"),
-        ({"instructions": 8}, r"memory of instructions must hold 15 words of the model, has 8: 7 too few"),
-        ({"table_words": 2, "lanes": 8}, r""),
-    ],
-)
-def test_a_memory_that_is_too_small_is_named(size: dict[str, int], message: str) -> None:
-    shape = structs.replace(EngineShape(), **size)
-    if message:
-        with pytest.raises(ValueError, match=message):
-            compiled(residual_digits(), shape)
-    else:
-        with pytest.raises(ValueError, match=r"memory of tables must hold \d+ words of the model, has 2"):
-            compiled(tower(0), shape)
+    ("memory", "size"),
+    [("data", "data_words"), ("weights", "weight_words"), ("scales", "scale_words"), ("instructions", "instructions"),
+     ("tables", "table_words")],
+)  # fmt: skip
+def test_a_memory_that_is_too_small_is_named_with_what_it_lacks(memory: str, size: str) -> None:
+    graph = attention(0)
+    with pytest.raises(ValueError, match=rf"memory of {memory} must hold [\d,]+ words of the model, has 2: ") as error:
+        compiled(graph, structs.replace(EngineShape(), **{size: 2}))
+    larger = re.search(rf"`--memory {memory}=(\d+)`", str(error.value))
+    assert larger is not None
+    compiled(graph, structs.replace(EngineShape(), **{size: int(larger[1])}))
 
 
 def test_sums_that_need_more_bits_are_refused() -> None:
     net = RowBuilder(0)
-    wide = net.dense(net.input((4,)), 8, 16)
-    with pytest.raises(ValueError, match=r"`v\d+`: sums must fit 35 bits on an engine, need 36"):
-        compiled(net.graph(net.product(net.shaped(wide, (1, 8)), net.shaped(wide, (8, 1)))), LARGE)
+    graph = net.graph(net.product(net.input((1, 32), 16), net.input((32, 1), 16)))
+    with pytest.raises(ValueError, match=r"`v2`: sums must fit 35 bits on an engine, need 3[6-9]; use fewer bits"):
+        compiled(graph, LARGE)
 
 
 @pytest.mark.parametrize("size", [{"lanes": 3}, {"data_words": 100}, {"weight_words": 1 << 20}])

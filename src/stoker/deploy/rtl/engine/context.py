@@ -65,9 +65,10 @@ class Context:
         """Makes a value another name of a value's buffer."""
         self._buffers[name] = self.buffer(source)
 
-    def blocks(self, count: int, **moves: int) -> Loop:
-        """The loop through the words of a row of so many numbers."""
-        return Loop(-(-count // self.lanes), blocks=True, **{"a": self.lanes, "c": self.lanes, **moves})
+    def blocks(self, count: int, *, a: int | None = None, b: int = 0, c: int | None = None, p: int = 0) -> Loop:
+        """The loop through the words of a row of so many numbers; a and c move by words unless told otherwise."""
+        lanes = self.lanes
+        return Loop(-(-count // lanes), lanes if a is None else a, b, lanes if c is None else c, p, blocks=True)
 
     def nest(
         self, *, a: str | None = None, b: str | None = None, c: str | None = None, pair: str | None = None,
@@ -90,7 +91,8 @@ class Context:
             fields: others of the instruction.
         """
         sizes = {"full": 1, "tail": 1} if run is None else {"full": self.lanes, "tail": (run - 1) % self.lanes + 1}
-        made = Instruction(a=start[0], b=weights, c=start[1], **(sizes | (law or self.unchanged()) | fields))
+        given: dict[str, Any] = sizes | (law or self.unchanged()) | fields
+        made = Instruction(a=start[0], b=weights, c=start[1], **given)
         self.drafting.drafts.append(
             Draft(
                 operation=self.operation, fields=made, outer=tuple(outer), inner=tuple(inner), a=a, b=b, c=c, pair=pair

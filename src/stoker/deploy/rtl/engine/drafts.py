@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from stoker.deploy.rtl.engine.instructions import Instruction, Level
 from stoker.deploy.rtl.engine.shape import COUNT_BITS, LEVELS, EngineShape
 
@@ -119,7 +121,7 @@ class Drafting:
         where = self.addresses()
         found = [(each, draft.operation) for draft in self.drafts for each in _placed(draft, where)]
         code, operations = [each for each, _ in found], tuple(operation for _, operation in found)
-        return (*code[:-1], replaced(code[-1], end=True)), operations
+        return (*code[:-1], structs.replace(code[-1], end=True)), operations
 
 
 def too_small(memory: str, needed: int, there: int) -> str:
@@ -128,12 +130,6 @@ def too_small(memory: str, needed: int, there: int) -> str:
         f"the engine's memory of {memory} must hold {needed:,} words of the model, has {there:,}: "
         f"{needed - there:,} too few; write a larger one with `--memory {memory}={1 << (needed - 1).bit_length()}`"
     )
-
-
-def replaced(instruction: Instruction, **changes: object) -> Instruction:
-    """An instruction with other fields."""
-    own = {name: getattr(instruction, name) for name in instruction.__struct_fields__}
-    return Instruction(**(own | changes))
 
 
 def _placed(draft: Draft, where: dict[str, int]) -> Iterator[Instruction]:
@@ -147,7 +143,7 @@ def _placed(draft: Draft, where: dict[str, int]) -> Iterator[Instruction]:
         for loops in (draft.outer, draft.inner)
     )
     full = draft.fields.full if any(loop.blocks for loop in outer) else draft.fields.tail
-    yield from _unrolled(replaced(draft.fields, **moved, full=full), outer, inner)
+    yield from _unrolled(structs.replace(draft.fields, **moved, full=full), outer, inner)
 
 
 def _unrolled(fields: Instruction, outer: Sequence[Loop], inner: Sequence[Loop]) -> Iterator[Instruction]:
@@ -156,12 +152,12 @@ def _unrolled(fields: Instruction, outer: Sequence[Loop], inner: Sequence[Loop])
         first = outer[0]
         for at in range(first.count):
             moved = {name: getattr(fields, name) + at * getattr(first, name) for name in "abcp"}
-            yield from _unrolled(replaced(fields, **moved), outer[1:], inner)
+            yield from _unrolled(structs.replace(fields, **moved), outer[1:], inner)
         return
     loops = [*reversed(inner), *reversed(outer)]
     tail = next((at for at, loop in enumerate(loops) if loop.blocks), LEVELS)
     levels = tuple(Level(count=loop.count, a=loop.a, b=loop.b, c=loop.c, p=loop.p) for loop in loops)
-    yield replaced(fields, levels=levels, reduce=len(inner), tail_level=tail)
+    yield structs.replace(fields, levels=levels, reduce=len(inner), tail_level=tail)
 
 
 def _merged(loops: Sequence[Loop]) -> list[Loop]:

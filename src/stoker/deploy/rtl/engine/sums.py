@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -80,7 +81,7 @@ def _taps(
         *places, Loop(groups, a=depth, b=blocks * window, c=each, p=blocks * moves),
         to.blocks(each, a=0, b=window, p=moves),
     ]  # fmt: skip
-    fields = (
+    fields: dict[str, Any] = (
         {"array": True, "weights": to.image.add_weights(words)}
         if array
         else {"first": First.LANE_0, "second": Second.TABLE, "table": to.image.add_table(words[..., 0])}

@@ -1,6 +1,6 @@
-// An engine: runs the loaded program for each sample, an instruction after another. Instructions are 32 words of 32 bits,
-// laid out as in stoker's instructions.py; what their kinds do is said there. A model is loaded into the banks that are
-// not in use, and takes over between two samples.
+// An engine: runs the loaded program for each sample, an instruction after another. Instructions are 32 words of 32
+// bits, laid out as in stoker's instructions.py; what their kinds do is said there. A model is loaded into the banks
+// that are not in use, and takes over between two samples.
 module engine #(
     parameter int LANES = 8,
     parameter int DATA_WORDS = 1024,

@@ -1,5 +1,5 @@
-// An array of LANES x LANES multipliers: each column adds up the products of a word with its own weights. A sum is there
-// 1 + log2(LANES) cycles after its word.
+// An array of LANES x LANES multipliers: each column adds up the products of a word with its own weights. A sum is
+// there 1 + log2(LANES) cycles after its word.
 module engine_array #(
     parameter int LANES = 8,
     parameter int X_W = 9,

@@ -1,5 +1,5 @@
-// Data memory: numbers of 16 bits, LANES of them at any address, in a bank for each lane. Two reads and a write a cycle
-// from two copies; a read is there three cycles after its address, a write three after its own.
+// Data memory: numbers of 16 bits, LANES of them at any address, in a bank for each lane. Two reads and a write a
+// cycle from two copies; a read is there three cycles after its address, a write three after its own.
 module engine_data #(
     parameter int LANES = 8,
     parameter int WORDS = 1024,

@@ -1,5 +1,5 @@
-// The operands of each lane, their product, and the sums that the inner loops of a nest add up, lane by lane or from the
-// array. `sums` is a finished word while `done` is set.
+// The operands of each lane, their product, and the sums that the inner loops of a nest add up, lane by lane or from
+// the array. `sums` is a finished word while `done` is set.
 module engine_lanes #(
     parameter int LANES = 8,
     parameter int ACC_W = 35,

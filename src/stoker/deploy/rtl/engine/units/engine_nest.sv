@@ -1,6 +1,6 @@
 // Seven loops over four addresses. At each step the innermost loop that is not in its last round goes on, those inside
-// begin again, and each address moves by that loop's constant. A loop is 96 bits: rounds less 1, then the moves of a, b,
-// c and p.
+// begin again, and each address moves by that loop's constant. A loop is 96 bits: rounds less 1, then the moves of a,
+// b, c and p.
 module engine_nest #(
     parameter int LEVELS = 7,
     parameter int ADDRESS_W = 20,

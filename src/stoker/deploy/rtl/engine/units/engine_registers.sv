@@ -1,6 +1,6 @@
 // Control, counters and loading over AXI4-Lite, words of 32 bits:
-//   00 identity   04 digest of the running model   08 status: 1 stuck, 2 a sample's end was misplaced, 4 a switch waits;
-//   a write clears status and counters
+//   00 identity   04 digest of the running model
+//   08 status: 1 stuck, 2 a sample's end was misplaced, 4 a switch waits; a write clears it and the counters
 //   0c cycles     10 samples in            14 samples out       18 cycles in which the input waited
 //   1c cycles in which the output waited   20 watchdog: cycles without work before the engine counts as stuck; 0: off
 //   24 number of FIFOs: 0                  28 cycles in which the array was given a word

@@ -1,5 +1,5 @@
-// clamp((((acc + bias) * M + 2^(shift-1)) >> shift) + zero, low, high) in each lane; seven registers deep. The scales are
-// those of the word that came in a cycle before: a memory was read in between.
+// clamp((((acc + bias) * M + 2^(shift-1)) >> shift) + zero, low, high) in each lane; seven registers deep. The scales
+// are those of the word that came in a cycle before: a memory was read in between.
 module engine_requantise #(
     parameter int LANES = 8,
     parameter int ACC_W = 35,

@@ -1,5 +1,5 @@
-// Softmax and layer norm of whole rows, a number at a time: sums, one square root and one division a row for a layer norm,
-// a division a number for a softmax. A number is there three cycles after its address.
+// Softmax and layer norm of whole rows, a number at a time: sums, one square root and one division a row for a layer
+// norm, a division a number for a softmax. A number is there three cycles after its address.
 module engine_rows #(
     parameter int ADDRESS_W = 20,
     parameter int COUNT_W = 16
