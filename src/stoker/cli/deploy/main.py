@@ -8,7 +8,7 @@ from stoker.cli.groups import Subcommand, choose
 
 COMMANDS = (
     Subcommand("quantise", "quantise", "a trained model as a package of whole numbers, compared with float"),
-    Subcommand("rtl", "rtl", "a package as a dataflow design in SystemVerilog"),
+    Subcommand("rtl", "rtl", "a package as a design in SystemVerilog: dataflow, or a program of an engine"),
     Subcommand("verify", "verify", "a design, simulated, against the law on every output"),
     Subcommand("fit", "fit", "a design on an FPGA: resources, clock, latency, as open tools estimate them"),
 )
