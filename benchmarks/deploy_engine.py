@@ -76,7 +76,7 @@ def measure(options: Options) -> Report:
     report.table(["model", "sent", "outputs", "differ", "cycles a sample", "closed form"], rows)
     report.table(["model", "convolution", "channels", "by", "cycles", "products by multipliers x cycles"], layers)
     report.note(f"one netlist, its files compared: an array of {shape.lanes} x {shape.lanes}, {shape}")
-    report.note("cycles of a layer include its border and copies; the array's products exclude padding of its words")
+    report.note("cycles of a layer include its border and copies; lanes that hold no channel form no product")
     report.note(f"changes of models: samples of the old and the new one {versions}")
     report.at_most("differing", "outputs that differ from the law's, worst run", [max(differing)], 0, 0)
     report.at_most("pace_off_frac", "measured cycles over the closed form's, less 1, worst model", [max(off)], 0.01, 4)

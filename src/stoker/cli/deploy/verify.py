@@ -66,9 +66,10 @@ def main(argv: list[str]) -> int:
                 refuse_engine_options(arguments)
                 design(package.graph, chosen_foldings(package.graph), folder, package.digest)
             elif (read_engine(folder) if is_engine(folder) else read_design(folder)).source != package.digest:
+                structure = " --structure engine" if is_engine(folder) else ""
                 raise ConfigError(
                     f"`{folder}` must be a design of `{arguments.package}`, and was made from another; "
-                    f"write it again with `stoker deploy rtl {arguments.package} --out {folder}`"
+                    f"write it again with `stoker deploy rtl {arguments.package} --out {folder}{structure}`"
                 )
             proven = verify_engine if is_engine(folder) else verify
             found = proven(package.graph, folder, inputs, limit_s=arguments.limit)

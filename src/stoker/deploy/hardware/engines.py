@@ -1,4 +1,4 @@
-"""A model on an engine: written to a folder and described, and its outputs in the simulator against the law's."""
+"""A model on an engine: written and described, its outputs in the simulator against the law's, its place on an FPGA."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
+
+from stoker.deploy.hardware.fitting import check_room
 from stoker.deploy.hardware.verification import PROCESSES, WAYS, compared, law_of
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.graph import IntegerGraph, Integers
@@ -15,11 +18,15 @@ from stoker.deploy.rtl.engine.cycles import instruction_cycles
 from stoker.deploy.rtl.engine.files import read_engine, write_engine
 from stoker.deploy.rtl.engine.image import ModelImage
 from stoker.deploy.rtl.engine.shape import EngineShape
-from stoker.deploy.tools.engine_simulation import engine_simulator, lint_engine, simulate_engine
+from stoker.deploy.tools.devices import Fpga
+from stoker.deploy.tools.engine_simulation import engine_simulator, lint_engine, simulate_engine, simulate_words
+from stoker.deploy.tools.placing import place
+from stoker.deploy.tools.synthesis import synthesise_texts
 from stoker.records.deploy.engine import EngineLayer, EngineSummary
-from stoker.records.deploy.hardware import VerifiedDesign
+from stoker.records.deploy.hardware import FittedDesign, VerifiedDesign
 
 _LAW_MULTIPLIERS = 2
+_SAMPLES = 2
 
 
 def write_model(graph: IntegerGraph, shape: EngineShape, folder: Path, source: str = "") -> EngineSummary:
@@ -97,3 +104,34 @@ def verify_engine(
         law = law_of(graph, inputs)
         found = tuple(compared(way, law, description, *run.result()) for way, run in zip(WAYS, runs, strict=True))
     return VerifiedDesign(ways=found, cycles=description.cycles)
+
+
+def fit_engine(folder: Path, part: Fpga, kept_in: Path | None = None, *, limit_s: float, seed: int = 1) -> FittedDesign:
+    """Synthesises, places and routes an engine, whatever model is on it, and simulates a sample for its latency.
+
+    Args:
+        folder: of the engine with a model.
+        part: where it is placed.
+        kept_in: where results of tools are kept; the user's cache by default.
+        limit_s: for each tool.
+        seed: of the placement.
+
+    Raises:
+        DeviceTooSmallError: the part has too little of something.
+        MissingExtraError: a tool is not installed.
+        ToolError: one fails, or takes too long.
+        ValueError: the folder holds no engine.
+    """
+    found = read_engine(folder)
+    texts = {name: (folder / name).read_text(encoding="utf-8") for name in found.files}
+    netlist, taken = synthesise_texts(texts, found.files, found.top, part, kept_in, limit_s=limit_s)
+    check_room(taken, part)
+    placed = place(netlist, part, kept_in, limit_s=limit_s, seed=seed)
+    program = engine_simulator(folder, kept_in, limit_s=limit_s)
+    words = np.zeros((_SAMPLES, found.words_in, found.shape.lanes), np.uint16)
+    _, outcome = simulate_words(program, folder, words, limit_s=limit_s)
+    return FittedDesign(
+        device=part.name, luts=(taken.luts, part.luts), flip_flops=(taken.flip_flops, part.flip_flops),
+        dsps=(taken.dsps, part.dsps), block_rams=(taken.block_rams, part.block_rams), clock_mhz=placed.clock_mhz,
+        cycles=found.cycles, latency_cycles=outcome.latency(),
+    )  # fmt: skip

@@ -83,12 +83,21 @@ def simulate_engine(
     Raises:
         ToolError: the simulator fails.
     """
+    words = beats_of(graph, inputs, read_engine(folder).shape.lanes)
+    results, outcome = simulate_words(program, folder, words, stalls=stalls, update=update, limit_s=limit_s)
+    return values_of(graph, results), outcome
+
+
+def simulate_words(
+    program: Path, folder: Path, words: NDArray[np.uint16], *, stalls: Stalls | None = None,
+    update: Update | None = None, limit_s: float = 3600.0,
+) -> tuple[NDArray[np.uint16], EngineOutcome]:  # fmt: skip
+    """The same for words of the streams: (samples, words, lanes) in and out."""
     chosen, description = stalls or Stalls(), read_engine(folder)
-    lanes, samples = description.shape.lanes, len(next(iter(inputs.values())))
-    after = _NEVER if update is None else update.after
+    samples, after = len(words), _NEVER if update is None else update.after
     with tempfile.TemporaryDirectory(prefix="stoker-simulation-") as name:
         made = Path(name)
-        (made / "in.bin").write_bytes(beats_of(graph, inputs, lanes).tobytes())
+        (made / "in.bin").write_bytes(words.tobytes())
         (made / "model.bin").write_bytes((folder / PROGRAM).read_bytes())
         if update is not None:
             (made / "update.bin").write_bytes((update.folder / PROGRAM).read_bytes())
@@ -103,7 +112,7 @@ def simulate_engine(
             outcome = msgspec.json.decode(line.splitlines()[-1], type=EngineOutcome)
         except (IndexError, msgspec.DecodeError) as error:
             raise ToolError(f"`{program}` must end with a line of JSON, got {line.strip()[-500:]!r}") from error
-        return values_of(graph, _words((made / "out.bin").read_bytes(), description)), outcome
+        return _words((made / "out.bin").read_bytes(), description), outcome
 
 
 def _words(data: bytes, description: EngineDescription) -> NDArray[np.uint16]:

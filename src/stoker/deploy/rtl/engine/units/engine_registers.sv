@@ -103,17 +103,17 @@ module engine_registers #(
 
     // A word of a memory is put together from words of the bus, the lowest first.
     logic [1:0] memory;
-    logic [4:0] slice, slices;
+    logic [6:0] slice, slices;
     logic [LOAD_W-1:0] word;
     logic given, complete;
     assign given = written && s_axi_awaddr[7:2] == 6'h0d;
     assign complete = slice == slices - 1'b1;
     always_comb begin
         case (memory)
-            2'd0: slices = 5'(PROGRAM_SLICES);
-            2'd1: slices = 5'(WEIGHT_SLICES);
-            2'd2: slices = 5'(TABLE_SLICES);
-            default: slices = 5'(SCALE_SLICES);
+            2'd0: slices = 7'(PROGRAM_SLICES);
+            2'd1: slices = 7'(WEIGHT_SLICES);
+            2'd2: slices = 7'(TABLE_SLICES);
+            default: slices = 7'(SCALE_SLICES);
         endcase
     end
 
