@@ -28,9 +28,9 @@ class EngineOutcome(Outcome, frozen=True, kw_only=True):
     array_cycles: int
     """In which the array was given a word."""
     load_cycles: int
-    """Of loading the model, before the first sample."""
+    """What loading the model took, before the first sample."""
     update_cycles: int
-    """Of loading the second one, while samples were answered; 0 if there was none."""
+    """What loading the second one took, while samples were answered; 0 if there was none."""
 
 
 class Update(msgspec.Struct, frozen=True, kw_only=True):

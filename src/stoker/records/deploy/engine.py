@@ -14,7 +14,7 @@ class EngineLayer(msgspec.Struct, frozen=True, kw_only=True):
     cycles: int
     """Cycles of a sample, borders and copies included."""
     products: int
-    """Of weights and numbers, padding included."""
+    """Weights times numbers, padding included."""
     lanes_frac: float
     """Products by those that its multipliers could form in its cycles: the array's, or a depthwise layer's lanes."""
 
@@ -25,13 +25,13 @@ class EngineSummary(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     lanes: int
     multipliers: int
-    """Of the array and the lanes, requantisers with two each."""
+    """In the array and the lanes, and two in each requantiser."""
     layers: tuple[EngineLayer, ...]
     cycles: int
-    """Of a sample, from its first word to the next sample's."""
+    """From a sample's first word to the next sample's."""
     memories: dict[str, tuple[int, int]]
     """Words that the model takes, and those that are there for one model."""
     bytes: int
-    """Of the bus, that hold the model."""
+    """What the model is on the bus."""
     update_cycles: int
-    """Of loading another model of this size while this one answers."""
+    """What loading another model of this size takes, while this one answers."""

@@ -120,7 +120,7 @@ class Context:
             by: of the operation.
             channels: of the result; each may have its own bias and factor.
             biases: one, or by channel.
-            groups: parts of the channels whose words begin anew.
+            groups: parts of the channels, each with words to itself.
         """
         factors = np.ones(1, np.int64) if by.multiplier is None else self.graph.constants[by.multiplier].ravel()
         start = np.asarray(biases, np.int64).ravel()
@@ -135,7 +135,7 @@ class Context:
         return {"p": self.image.add_scales(words[0], words[1]), **fields}, 1
 
     def by_place(self, by: op.Requantiser, bias: int) -> dict[str, int]:
-        """Fields of a requantiser with a factor of its own for each place, in words that follow each other."""
+        """Fields of a requantiser with a separate factor for each place, in words that follow each other."""
         assert by.multiplier is not None
         factors = self.graph.constants[by.multiplier].ravel()
         words = [np.full(self.lanes, bias)] * len(factors), [np.full(self.lanes, each) for each in factors]

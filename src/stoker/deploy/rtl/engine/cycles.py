@@ -15,7 +15,7 @@ _PASS = 7
 _DIVIDED = 64 + 32 + 64
 """Two quotients and a root of 64 bits."""
 _SHARE = 21
-"""Of a number: its read, and 17 bits of a quotient."""
+"""A number's: its read, and 17 bits of a quotient."""
 
 
 def instruction_cycles(instruction: Instruction, lanes: int) -> int:

@@ -125,7 +125,7 @@ class Drafting:
 
 
 def too_small(memory: str, needed: int, there: int) -> str:
-    """What is said of a memory that a model does not fit into."""
+    """The message about a memory that a model does not fit into."""
     return (
         f"the engine's memory of {memory} must hold {needed:,} words of the model, has {there:,}: "
         f"{needed - there:,} too few; write a larger one with `--memory {memory}={1 << (needed - 1).bit_length()}`"
@@ -161,7 +161,7 @@ def _unrolled(fields: Instruction, outer: Sequence[Loop], inner: Sequence[Loop])
 
 
 def _merged(loops: Sequence[Loop]) -> list[Loop]:
-    """Loops of which each goes on where the one inside ends become one."""
+    """Loops of which each continues where the one inside ends become one."""
     found: list[Loop] = []
     for loop in loops:
         above = found[-1] if found else None

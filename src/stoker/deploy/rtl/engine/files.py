@@ -50,9 +50,9 @@ class EngineDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Words of a sample, of 16 bits a lane."""
     words_out: int
     cycles: int
-    """Of a sample, from its first word to the next sample's."""
+    """From a sample's first word to the next sample's."""
     bytes: int
-    """Of the bus, that hold the model."""
+    """What the model is on the bus."""
 
     @property
     def fifos(self) -> dict[str, int]:

@@ -15,7 +15,7 @@ from stoker.deploy.rtl.engine.shape import NUMBER_BITS
 
 MOST_RECIPROCAL_BITS = 46
 MOST_CENTRED_BITS = 32
-"""Of the magnitude of ``D * x - sum(x)``: what the netlist's square and product are wide."""
+"""Widest magnitude of ``D * x - sum(x)``: what the netlist's square and product are wide."""
 
 
 def softmax(to: Context, operation: op.Softmax) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 
 NUMBER_BITS = 16
-"""Of a number in data memory and on the streams."""
+"""Width of a number in data memory and on the streams."""
 OPERAND_BITS = 18
-"""Of a lane's operands, signed: what a multiplier of 18 x 18 takes; and of a number in table memory."""
+"""Width of a lane's operands, signed: what a multiplier of 18 x 18 takes; and of a number in table memory."""
 ARRAY_BITS = 9
-"""Of the array's operands, signed: numbers of 8 bits with or without sign."""
+"""Width of the array's operands, signed: numbers of 8 bits with or without sign."""
 SUM_BITS = 35
-"""Of an accumulator: with a factor of 16 bits it takes two multipliers of 18 x 18."""
+"""Width of an accumulator: with a factor of 16 bits it takes two multipliers of 18 x 18."""
 FACTOR_BITS = 16
 ADDRESS_BITS = 20
 COUNT_BITS = 16
@@ -34,13 +34,13 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     lanes: int = 8
     """Numbers of a word; the array has as many rows and columns."""
     data_words: int = 1024
-    """Of data memory, which is shared by both models: a word has a number of 16 bits for each lane."""
+    """Words of data memory, which is shared by both models: a word has a number of 16 bits for each lane."""
     weight_words: int = 512
-    """Of weights: 8 bits for each row and column of the array."""
+    """Words of weights: 8 bits for each row and column of the array."""
     table_words: int = 1024
-    """Of tables: 18 bits for each lane."""
+    """Words of tables: 18 bits for each lane."""
     scale_words: int = 256
-    """Of biases and factors: 35 and 16 bits for each lane."""
+    """Words of biases and factors: 35 and 16 bits for each lane."""
     instructions: int = 128
 
     def __post_init__(self) -> None:

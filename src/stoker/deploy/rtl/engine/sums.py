@@ -95,7 +95,7 @@ def _taps(
 def _depthwise(
     to: Context, operation: op.Convolution, buffer: str, places: Sequence[Loop], weight: Integers, wide: int
 ) -> None:  # fmt: skip
-    """Each channel with taps of its own, a lane for each."""
+    """Each channel with its taps, a lane for each."""
     channels, height, width, _ = weight.shape
     blocks = -(-channels // to.lanes)
     taps = np.zeros((blocks * to.lanes, height * width), np.int64)
@@ -258,7 +258,7 @@ def _law(
 
 
 def _flat(to: Context, shape: Sequence[int], moves: int, b: int = 0) -> tuple[list[Loop], int]:
-    """Loops through all numbers, by rows where channels have scales of their own; and the numbers of such a run."""
+    """Loops through all numbers, by rows where channels have separate scales; and the numbers of such a run."""
     if not moves:
         return [to.blocks(math.prod(shape), b=b)], math.prod(shape)
     run = shape[-1]
