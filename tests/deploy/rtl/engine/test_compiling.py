@@ -12,7 +12,7 @@ from stoker.deploy.engines.law import NumpyEngine
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.rtl.engine.compiling import compiled
 from stoker.deploy.rtl.engine.ends import beats_of, values_of
-from stoker.deploy.rtl.engine.machine import Machine
+from stoker.deploy.rtl.engine.machine import ProgramMachine
 from stoker.deploy.rtl.engine.shape import EngineShape
 from tests.deploy.graphs import graphs, numbers_for
 from tests.deploy.rtl.engine.nets import RowBuilder, attention
@@ -24,7 +24,7 @@ LARGE = EngineShape(lanes=4, data_words=4096, weight_words=2048, table_words=204
 def differing(graph: IntegerGraph, shape: EngineShape, samples: int = 2) -> int:
     """Outputs of a program that are not the law's."""
     inputs = numbers_for(graph, samples)
-    machine = Machine(compiled(graph, shape))
+    machine = ProgramMachine(compiled(graph, shape))
     words = [np.stack(machine.run(list(beats))) for beats in beats_of(graph, inputs, shape.lanes)]
     found = values_of(graph, np.stack(words).astype(np.uint16))
     law = NumpyEngine(graph).integers(inputs)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.deploy.rtl.engine.drafts import Draft, Drafting, Loop
-from stoker.deploy.rtl.engine.instructions import HEAD, ROWS, Instruction, Kind, Level, encoded
+from stoker.deploy.rtl.engine.instructions import HEAD, ROWS, Instruction, InstructionKind, Level, encoded
 from stoker.deploy.rtl.engine.shape import ADDRESS_BITS, EngineShape
 
 MOST = (1 << ADDRESS_BITS) - 1
@@ -73,7 +73,9 @@ def test_more_loops_than_levels_are_written_out() -> None:
     drafting = Drafting(EngineShape())
     target, source = drafting.buffer("c", 1 << 10), drafting.buffer("a", 1 << 10)
     loops = tuple(Loop(2, a=5 << at, c=3 << at) for at in range(9))
-    drafting.drafts.append(Draft(operation="y", fields=Instruction(kind=Kind.NEST), a=source, c=target, outer=loops))
+    drafting.drafts.append(
+        Draft(operation="y", fields=Instruction(kind=InstructionKind.NEST), a=source, c=target, outer=loops)
+    )
     instructions, operations = drafting.instructions()
     assert len(instructions) == 4
     assert set(operations) == {"y"}

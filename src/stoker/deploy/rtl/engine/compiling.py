@@ -8,7 +8,7 @@ from __future__ import annotations
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.rtl.engine import moves, rows, sums
-from stoker.deploy.rtl.engine.context import Context
+from stoker.deploy.rtl.engine.context import ProgramContext
 from stoker.deploy.rtl.engine.drafts import too_small
 from stoker.deploy.rtl.engine.image import ModelImage
 from stoker.deploy.rtl.engine.shape import FETCH_WORDS, INSTRUCTION_WORDS, EngineShape
@@ -24,7 +24,7 @@ def compiled(graph: IntegerGraph, shape: EngineShape) -> ModelImage:
     Raises:
         ValueError: a memory is too small, or an operation has numbers that the engine has no place for.
     """
-    to = Context(graph, shape)
+    to = ProgramContext(graph, shape)
     moves.entered(to)
     for operation in graph.operations:
         to.operation = operation.output
@@ -39,7 +39,7 @@ def compiled(graph: IntegerGraph, shape: EngineShape) -> ModelImage:
     return found
 
 
-def _operation(to: Context, operation: op.Operation) -> None:
+def _operation(to: ProgramContext, operation: op.Operation) -> None:
     match operation:
         case op.Linear() | op.Convolution():
             sums.weighted(to, operation)

@@ -20,7 +20,7 @@ _LOW, _HIGH = -(1 << 17), (1 << 17) - 1
 """Ends of a clamp that holds no number back."""
 
 
-class Context:
+class ProgramContext:
     """A program in the making.
 
     Args:

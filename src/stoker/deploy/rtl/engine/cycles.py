@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.deploy.rtl.engine.image import ModelImage
-from stoker.deploy.rtl.engine.instructions import Instruction, Kind
+from stoker.deploy.rtl.engine.instructions import Instruction, InstructionKind
 
 _FETCHED = 10
 """An instruction's fetch and its first addresses."""
@@ -26,11 +26,11 @@ def instruction_cycles(instruction: Instruction, lanes: int) -> int:
         lanes: of the engine.
     """
     match instruction.kind:
-        case Kind.SHARES:
+        case InstructionKind.SHARES:
             return _FETCHED + _ENTERED + instruction.rows * (instruction.size + _PASS + instruction.size * _SHARE + 1)
-        case Kind.NORMAL:
+        case InstructionKind.NORMAL:
             return _FETCHED + _ENTERED + instruction.rows * (3 * (instruction.size + _PASS) + _DIVIDED + 1)
-        case Kind.INPUT:
+        case InstructionKind.INPUT:
             return _FETCHED + _ENTERED + instruction.steps
         case _:
             tree = (lanes.bit_length() - 1) if instruction.array else 0

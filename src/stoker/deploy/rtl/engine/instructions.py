@@ -31,7 +31,7 @@ import msgspec
 from stoker.deploy.rtl.engine.shape import ADDRESS_BITS, COUNT_BITS, INSTRUCTION_WORDS, LEVELS
 
 
-class Kind(IntEnum):
+class InstructionKind(IntEnum):
     """What an instruction does."""
 
     NEST = 0
@@ -79,7 +79,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
 class Instruction(msgspec.Struct, frozen=True, kw_only=True):
     """An instruction. What a kind does not use is 0."""
 
-    kind: Kind = Kind.NEST
+    kind: InstructionKind = InstructionKind.NEST
     array: bool = False
     largest: bool = False
     first: First = First.OWN
@@ -167,7 +167,7 @@ def encoded(instruction: Instruction) -> tuple[int, ...]:
         ValueError: a field does not hold its number.
     """
     found = 0
-    rows = instruction.kind in (Kind.SHARES, Kind.NORMAL)
+    rows = instruction.kind in (InstructionKind.SHARES, InstructionKind.NORMAL)
     for name, word, bit, width in (*HEAD, *(ROWS if rows else ())):
         number = int(getattr(instruction, name))
         if not -(1 << (width - 1)) <= number < 1 << width:

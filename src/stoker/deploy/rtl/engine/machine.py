@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from stoker.deploy.ir.graph import Integers
 from stoker.deploy.rtl.engine.ends import with_sign
 from stoker.deploy.rtl.engine.image import ModelImage
-from stoker.deploy.rtl.engine.instructions import First, Instruction, Kind, Lookup, Second
+from stoker.deploy.rtl.engine.instructions import First, Instruction, InstructionKind, Lookup, Second
 from stoker.deploy.rtl.engine.shape import NUMBER_BITS
 
 Whole = NDArray[np.int64]
 
 
-class Machine:
+class ProgramMachine:
     """An engine with a model.
 
     Args:
@@ -35,9 +35,9 @@ class Machine:
         self._entering, self._leaving = [np.asarray(beat, np.int64) for beat in beats], list[Whole]()
         for instruction in self.image.instructions:
             match instruction.kind:
-                case Kind.SHARES:
+                case InstructionKind.SHARES:
                     self._shares(instruction)
-                case Kind.NORMAL:
+                case InstructionKind.NORMAL:
                     self._normal(instruction)
                 case _:
                     self._nest(instruction)
@@ -57,13 +57,13 @@ class Machine:
             )
             short = by.tail_level < len(rounds) and rounds[by.tail_level] == by.levels[by.tail_level].count - 1
             count = by.tail if short else by.full
-            if by.kind == Kind.INPUT:
+            if by.kind == InstructionKind.INPUT:
                 self._write(c, self._entering.pop(0), count)
                 continue
             acc = self._step(by, acc, a, b, first=at % inside == 0)
             if (at + 1) % inside == 0:
                 result = self._law(by, acc, p)
-                if by.kind == Kind.OUTPUT:
+                if by.kind == InstructionKind.OUTPUT:
                     self._leaving.append(result)
                 else:
                     self._write(c, result, count)

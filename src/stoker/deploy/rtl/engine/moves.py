@@ -7,34 +7,34 @@ from collections.abc import Sequence
 
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import accumulator
-from stoker.deploy.rtl.engine.context import Context, strides_of
+from stoker.deploy.rtl.engine.context import ProgramContext, strides_of
 from stoker.deploy.rtl.engine.drafts import Loop
-from stoker.deploy.rtl.engine.instructions import First, Kind, Lookup, Second
+from stoker.deploy.rtl.engine.instructions import First, InstructionKind, Lookup, Second
 
 
-def entered(to: Context) -> None:
+def entered(to: ProgramContext) -> None:
     """The sample's words into the buffers of the inputs, one after another."""
     for at, port in enumerate(to.graph.inputs):
         to.operation = port.value
         size = to.value(port.value).elements
         to.nest(
-            kind=Kind.INPUT, c=to.buffer(port.value), outer=[to.blocks(size)], run=size,
+            kind=InstructionKind.INPUT, c=to.buffer(port.value), outer=[to.blocks(size)], run=size,
             last=at + 1 == len(to.graph.inputs),
         )  # fmt: skip
 
 
-def left(to: Context) -> None:
+def left(to: ProgramContext) -> None:
     """The results to the output stream, one after another."""
     for at, port in enumerate(to.graph.outputs):
         to.operation = f"{port.name}, leaving"
         size = to.value(port.value).elements
         to.nest(
-            kind=Kind.OUTPUT, a=to.buffer(port.value), outer=[to.blocks(size, c=0)], run=size,
+            kind=InstructionKind.OUTPUT, a=to.buffer(port.value), outer=[to.blocks(size, c=0)], run=size,
             last=at + 1 == len(to.graph.outputs),
         )  # fmt: skip
 
 
-def padded(to: Context, name: str, padding: tuple[int, int, int, int], fill: int) -> tuple[str, int]:
+def padded(to: ProgramContext, name: str, padding: tuple[int, int, int, int], fill: int) -> tuple[str, int]:
     """A buffer with an image and its border, and the numbers of one of its rows."""
     height, width, channels = to.value(name).shape
     source, row = to.buffer(name), width * channels
@@ -54,7 +54,7 @@ def padded(to: Context, name: str, padding: tuple[int, int, int, int], fill: int
     return to.padded[key], wide
 
 
-def concat(to: Context, operation: op.Concat) -> None:
+def concat(to: ProgramContext, operation: op.Concat) -> None:
     """Each input at its place in the result's rows."""
     out, at = to.value(operation.output).shape, 0
     wide = math.prod(out[operation.axis :])
@@ -67,7 +67,7 @@ def concat(to: Context, operation: op.Concat) -> None:
         at += run
 
 
-def cut(to: Context, operation: op.Slice) -> None:
+def cut(to: ProgramContext, operation: op.Slice) -> None:
     """The parts of an axis."""
     source, out, axis = to.value(operation.source).shape, to.value(operation.output).shape, operation.axis
     inside = math.prod(source[axis + 1 :])
@@ -84,7 +84,7 @@ def cut(to: Context, operation: op.Slice) -> None:
     )  # fmt: skip
 
 
-def permuted(to: Context, source: str, shape: Sequence[int], order: Sequence[int], target: str) -> None:
+def permuted(to: ProgramContext, source: str, shape: Sequence[int], order: Sequence[int], target: str) -> None:
     """A buffer's numbers in another order: by words where the last axis stays last, else one by one."""
     before = strides_of(shape)
     sizes = [shape[axis] for axis in order]
@@ -97,7 +97,7 @@ def permuted(to: Context, source: str, shape: Sequence[int], order: Sequence[int
     to.moved(source, target, loops, None)
 
 
-def spread(to: Context, name: str, shape: Sequence[int]) -> str:
+def spread(to: ProgramContext, name: str, shape: Sequence[int]) -> str:
     """A buffer in which a value has the shape that it is broadcast to."""
     own = to.value(name).shape
     if tuple(own) == tuple(shape):
@@ -116,7 +116,7 @@ def spread(to: Context, name: str, shape: Sequence[int]) -> str:
     return target
 
 
-def fixed(to: Context, operation: op.FixedValue) -> None:
+def fixed(to: ProgramContext, operation: op.FixedValue) -> None:
     """Numbers that are the same for each sample, out of table memory."""
     numbers = to.graph.constants[operation.array].ravel()
     table = to.image.add_table(numbers[None])
@@ -126,7 +126,7 @@ def fixed(to: Context, operation: op.FixedValue) -> None:
     )  # fmt: skip
 
 
-def table(to: Context, operation: op.Table) -> None:
+def table(to: ProgramContext, operation: op.Table) -> None:
     """A function of one number: an entry of a table for each."""
     value = to.value(operation.source)
     entries = to.image.add_table(to.graph.constants[operation.table][None])
@@ -137,7 +137,7 @@ def table(to: Context, operation: op.Table) -> None:
     )  # fmt: skip
 
 
-def rows(to: Context, operation: op.Embedding | op.EmbeddingBag) -> None:
+def rows(to: ProgramContext, operation: op.Embedding | op.EmbeddingBag) -> None:
     """Rows of a table by their numbers, or sums of them."""
     entries = to.graph.constants[operation.table]
     size, value = entries.shape[1], to.value(operation.source)

@@ -8,9 +8,9 @@ import numpy as np
 
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import accumulator, normal_bound
-from stoker.deploy.rtl.engine.context import Context
+from stoker.deploy.rtl.engine.context import ProgramContext
 from stoker.deploy.rtl.engine.drafts import Loop
-from stoker.deploy.rtl.engine.instructions import First, Kind, Lookup, Second
+from stoker.deploy.rtl.engine.instructions import First, InstructionKind, Lookup, Second
 from stoker.deploy.rtl.engine.shape import NUMBER_BITS
 
 MOST_RECIPROCAL_BITS = 46
@@ -18,7 +18,7 @@ MOST_CENTRED_BITS = 32
 """Widest magnitude of ``D * x - sum(x)``: what the netlist's square and product are wide."""
 
 
-def softmax(to: Context, operation: op.Softmax) -> None:
+def softmax(to: ProgramContext, operation: op.Softmax) -> None:
     """The largest of each row, a table of exponentials of the distance from it, and their shares."""
     value, out = to.value(operation.source), to.value(operation.output)
     size, count = value.shape[-1], value.elements
@@ -52,12 +52,12 @@ def softmax(to: Context, operation: op.Softmax) -> None:
             unsigned_a=True,
         )  # fmt: skip
     to.nest(
-        kind=Kind.SHARES, a=powers, c=to.buffer(operation.output), size=size, rows=rows, share_bits=out.bits,
+        kind=InstructionKind.SHARES, a=powers, c=to.buffer(operation.output), size=size, rows=rows, share_bits=out.bits,
         unsigned_a=True,
     )  # fmt: skip
 
 
-def layer_norm(to: Context, operation: op.LayerNorm) -> None:
+def layer_norm(to: ProgramContext, operation: op.LayerNorm) -> None:
     """Normalised rows, of 16 bits, then gain and offset lane by lane."""
     value, name = to.value(operation.source), operation.output
     size = value.shape[-1]
@@ -75,7 +75,7 @@ def layer_norm(to: Context, operation: op.LayerNorm) -> None:
         raise ValueError(f"`{name}`: rows of {size} numbers are too long for an engine's squares")
     normal = to.scratch(value.elements)
     to.nest(
-        kind=Kind.NORMAL, a=to.buffer(operation.source), c=normal, size=size, rows=value.elements // size,
+        kind=InstructionKind.NORMAL, a=to.buffer(operation.source), c=normal, size=size, rows=value.elements // size,
         epsilon=operation.epsilon, root_bits=operation.root_bits, reciprocal_bits=operation.reciprocal_bits,
         normal_shift=operation.reciprocal_bits - operation.root_bits - operation.normal_bits,
         unsigned_a=to.unsigned(operation.source),

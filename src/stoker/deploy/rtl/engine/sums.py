@@ -11,14 +11,14 @@ import numpy as np
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import accumulator
 from stoker.deploy.ir.graph import Integers
-from stoker.deploy.rtl.engine.context import Context, strides_of
+from stoker.deploy.rtl.engine.context import ProgramContext, strides_of
 from stoker.deploy.rtl.engine.drafts import Loop
 from stoker.deploy.rtl.engine.instructions import First, Second
 from stoker.deploy.rtl.engine.moves import padded, permuted, spread
 from stoker.deploy.rtl.engine.shape import ARRAY_BITS
 
 
-def weighted(to: Context, operation: op.Linear | op.Convolution) -> None:
+def weighted(to: ProgramContext, operation: op.Linear | op.Convolution) -> None:
     """A layer with weights: on the array if its numbers fit; depthwise, and with wider numbers, lane by lane."""
     weight = to.graph.constants[operation.weight]
     source, out = to.value(operation.source), to.value(operation.output)
@@ -40,7 +40,7 @@ def weighted(to: Context, operation: op.Linear | op.Convolution) -> None:
 
 
 def _taps(
-    to: Context, operation: op.Linear | op.Convolution, buffer: str, places: Sequence[Loop], weight: Integers,
+    to: ProgramContext, operation: op.Linear | op.Convolution, buffer: str, places: Sequence[Loop], weight: Integers,
     pitch: tuple[int, int], dilation: tuple[int, int],
 ) -> None:  # fmt: skip
     """Sums of products over taps and channels.
@@ -93,7 +93,7 @@ def _taps(
 
 
 def _depthwise(
-    to: Context, operation: op.Convolution, buffer: str, places: Sequence[Loop], weight: Integers, wide: int
+    to: ProgramContext, operation: op.Convolution, buffer: str, places: Sequence[Loop], weight: Integers, wide: int
 ) -> None:  # fmt: skip
     """Each channel with its taps, a lane for each."""
     channels, height, width, _ = weight.shape
@@ -113,7 +113,7 @@ def _depthwise(
     )  # fmt: skip
 
 
-def pooled(to: Context, operation: op.MaxPool | op.SumPool) -> None:
+def pooled(to: ProgramContext, operation: op.MaxPool | op.SumPool) -> None:
     """The largest of each window, or the sum."""
     source, out = to.value(operation.source), to.value(operation.output)
     largest = isinstance(operation, op.MaxPool)
@@ -143,7 +143,7 @@ def pooled(to: Context, operation: op.MaxPool | op.SumPool) -> None:
     )  # fmt: skip
 
 
-def mean(to: Context, operation: op.Mean) -> None:
+def mean(to: ProgramContext, operation: op.Mean) -> None:
     """Sums over axes: lane by lane, or number by number where the last axis is among them."""
     source, out = to.value(operation.source), to.value(operation.output)
     last = len(source.shape) - 1
@@ -164,7 +164,7 @@ def mean(to: Context, operation: op.Mean) -> None:
     )  # fmt: skip
 
 
-def rescaled(to: Context, operation: op.Rescale) -> None:
+def rescaled(to: ProgramContext, operation: op.Rescale) -> None:
     """The same numbers in another scale."""
     out = to.value(operation.output)
     law, moves = _law(to, operation, out.shape[-1], biases=-to.value(operation.source).zero_point)
@@ -175,7 +175,7 @@ def rescaled(to: Context, operation: op.Rescale) -> None:
     )  # fmt: skip
 
 
-def added(to: Context, operation: op.Add) -> None:
+def added(to: ProgramContext, operation: op.Add) -> None:
     """Sums of values with a factor each, which are a table of words; zero points are in the bias."""
     out, name = to.value(operation.output), operation.output
     values = [to.value(each) for each in operation.sources]
@@ -199,7 +199,7 @@ def added(to: Context, operation: op.Add) -> None:
     )  # fmt: skip
 
 
-def multiplied(to: Context, operation: op.Multiply) -> None:
+def multiplied(to: ProgramContext, operation: op.Multiply) -> None:
     """Products of two values."""
     out = to.value(operation.output)
     first, second = operation.sources
@@ -212,7 +212,7 @@ def multiplied(to: Context, operation: op.Multiply) -> None:
     )  # fmt: skip
 
 
-def product(to: Context, operation: op.MatMul) -> None:
+def product(to: ProgramContext, operation: op.MatMul) -> None:
     """Matrices: each number of a row of the first, times a row of the second."""
     first, second = operation.sources
     left, right, out = to.value(first), to.value(second), to.value(operation.output)
@@ -246,7 +246,7 @@ def product(to: Context, operation: op.MatMul) -> None:
 
 
 def _law(
-    to: Context, operation: op.Linear | op.Convolution | op.Mean | op.Rescale | op.Add | op.Multiply | op.MatMul,
+    to: ProgramContext, operation: op.Linear | op.Convolution | op.Mean | op.Rescale | op.Add | op.Multiply | op.MatMul,
     channels: int, groups: int = 1, *, biases: Integers | int = 0,
 ) -> tuple[dict[str, int], int]:  # fmt: skip
     """Fields of an operation's requantiser once its sums are known to fit, and the moves of its scales."""
@@ -257,7 +257,7 @@ def _law(
     return to.law(operation.requantiser, channels=channels, biases=biases, groups=groups)
 
 
-def _flat(to: Context, shape: Sequence[int], moves: int, b: int = 0) -> tuple[list[Loop], int]:
+def _flat(to: ProgramContext, shape: Sequence[int], moves: int, b: int = 0) -> tuple[list[Loop], int]:
     """Loops through all numbers, by rows where channels have separate scales; and the numbers of such a run."""
     if not moves:
         return [to.blocks(math.prod(shape), b=b)], math.prod(shape)
