@@ -90,6 +90,7 @@ BARS = (
     "deploy_exact_rtl",
     "deploy_engine",
     "deploy_build",
+    "deploy_search",
 )
 RESULTS = Path(__file__).parent / "results"
 _VERSIONS = ("torch", "numpy", "opencv-python-headless", "msgspec")

@@ -17,6 +17,7 @@ FORKING = ("tests/faults/", "tests/feed/", "tests/run/test_library.py")
 memory of its parent: a process that has run the cache's tests before takes five times as long for these."""
 
 EXHAUSTIVE: dict[str, str] = {
+    "tests/cli/deploy/test_build.py::test_a_module": "stays: its first step, and each command by itself",
     "tests/deploy/hardware/test_fitting.py::test_a_dense": "stays: what is too large; no synthesis there",
     "tests/deploy/hardware/test_engine.py::test_models_made_at_random": "stays: four models on one engine, a change",
     "tests/deploy/hardware/test_many_nets.py": "stays: test_live, most units in one simulator",

@@ -26,6 +26,7 @@ from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.package.folder import read_package
 from stoker.deploy.rtl.engine.files import is_engine, read_engine
 from stoker.deploy.rtl.generate import read_design
+from stoker.deploy.search.report import read_foldings
 from stoker.ui.deploy.hardware_text import render_verification
 from stoker.ui.terminal import style_for
 
@@ -64,7 +65,8 @@ def main(argv: list[str]) -> int:
                 write_model(package.graph, shape_of(arguments), folder, package.digest)
             elif arguments.design is None:
                 refuse_engine_options(arguments)
-                design(package.graph, chosen_foldings(package.graph), folder, package.digest)
+                searched = read_foldings(arguments.folding, package.digest) if arguments.folding else None
+                design(package.graph, chosen_foldings(package.graph, given=searched), folder, package.digest)
             elif (read_engine(folder) if is_engine(folder) else read_design(folder)).source != package.digest:
                 structure = " --structure engine" if is_engine(folder) else ""
                 raise ConfigError(
@@ -109,7 +111,13 @@ def _parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--design", type=Path, metavar="DIR", help="folder that `stoker deploy rtl` wrote (default: a new design)")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--design", type=Path, metavar="DIR", help="folder that `stoker deploy rtl` wrote (default: a new design)"
+    )
+    which.add_argument(
+        "--folding", type=Path, metavar="FILE", help="foldings of a new design: a report of `stoker deploy search`"
+    )
     add_engine_options(parser)
     add("--data", metavar="LOADER", help="file.py:function or module:function of batches to send")
     add("--samples", type=whole(1), metavar="N", help=f"how many (default: all of LOADER, or {_SAMPLES} at random)")
