@@ -88,6 +88,7 @@ BARS = (
     "allocator_scale",
     "cluster_live",
     "deploy_exact_rtl",
+    "deploy_engine",
     "deploy_build",
     "deploy_search",
 )

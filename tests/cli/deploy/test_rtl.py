@@ -8,6 +8,7 @@ import pytest
 from stoker.cli.deploy import fit, rtl, verify
 from stoker.core.errors import ConfigError
 from stoker.deploy.package.folder import write_package
+from stoker.deploy.rtl.engine.files import read_engine
 from stoker.deploy.rtl.generate import read_design
 from tests.deploy.rtl.nets import residual_digits
 
@@ -69,3 +70,41 @@ def test_a_design_of_another_package_is_refused(package: Path, tmp_path: Path) -
 def test_a_folder_without_a_design_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"must hold a design: .*; write one with `stoker deploy rtl`"):
         fit.main([str(tmp_path)])
+
+
+def test_a_program_of_an_engine_is_written_and_shown(
+    package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, other = tmp_path / "engine", tmp_path / "larger"
+    assert rtl.main([str(package), "--out", str(out), "--structure", "engine"]) == 0
+    shown = capsys.readouterr().out
+    assert "an array of 8 x 8, 88 multipliers of 18 x 18 in all" in shown
+    assert "Convolution" in shown
+    sizes = ["--lanes", "4", "--memory", "data=2048", "--memory", "weights=1024"]
+    assert rtl.main([str(package), "--out", str(other), "--structure", "engine", *sizes, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["memories"]["weights"][1] == 1024
+    assert found["cycles"] == read_engine(other).cycles > read_engine(out).cycles
+    assert sum(each["cycles"] for each in found["layers"]) + 1 == found["cycles"]
+
+
+def test_options_of_the_other_structure_are_refused(package: Path, tmp_path: Path) -> None:
+    arguments = [str(package), "--out", str(tmp_path / "rtl")]
+    with pytest.raises(ConfigError, match="`--lanes` is of an engine; add `--structure engine`"):
+        rtl.main([*arguments, "--lanes", "4"])
+    with pytest.raises(ConfigError, match="`--cycles` is of a dataflow design; leave it out for an engine"):
+        rtl.main([*arguments, "--structure", "engine", "--cycles", "100"])
+    with pytest.raises(ConfigError, match=r"memory of weights must hold 193 words .*: 129 too few; .*weights=256`"):
+        rtl.main([*arguments, "--structure", "engine", "--memory", "weights=64"])
+    with pytest.raises(ConfigError, match="`lanes` must be one of 2, 4, 8, 16, got 3"):
+        rtl.main([*arguments, "--structure", "engine", "--lanes", "3"])
+    with pytest.raises(ConfigError, match=r"`--memory.* must be NAME=WORDS, .*, got 'weight=64'"):
+        rtl.main([*arguments, "--structure", "engine", "--memory", "weight=64"])
+
+
+def test_an_engine_with_another_package_is_refused(package: Path, tmp_path: Path) -> None:
+    out, other = tmp_path / "engine", tmp_path / "other.pkg"
+    write_package(other, residual_digits(1), "digits")
+    assert rtl.main([str(other), "--out", str(out), "--structure", "engine"]) == 0
+    with pytest.raises(ConfigError, match=r"was made from another; write it again with .* --structure engine`"):
+        verify.main([str(package), "--design", str(out)])

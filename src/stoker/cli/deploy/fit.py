@@ -10,7 +10,9 @@ from pathlib import Path
 from stoker.cli.arguments import Parser, duration, whole
 from stoker.cli.output import print_json
 from stoker.core.errors import ConfigError
+from stoker.deploy.hardware.engines import fit_engine
 from stoker.deploy.hardware.fitting import fit
+from stoker.deploy.rtl.engine.files import is_engine
 from stoker.deploy.tools.devices import FPGAS, fpga
 from stoker.ui.deploy.hardware_text import render_fit
 from stoker.ui.terminal import style_for
@@ -36,7 +38,8 @@ def main(argv: list[str]) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
-        found = fit(arguments.design, fpga(arguments.device), limit_s=arguments.limit, seed=arguments.seed)
+        placed = fit_engine if is_engine(arguments.design) else fit
+        found = placed(arguments.design, fpga(arguments.device), limit_s=arguments.limit, seed=arguments.seed)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if arguments.json:

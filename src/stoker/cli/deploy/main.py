@@ -10,7 +10,7 @@ COMMANDS = (
     Subcommand("quantise", "quantise", "a trained model as a package of whole numbers, compared with float"),
     Subcommand("build", "build", "all of it: a trained model quantised, searched, written, verified, placed"),
     Subcommand("search", "search", "the design of a package that fits an FPGA and keeps limits of rate and latency"),
-    Subcommand("rtl", "rtl", "a package as a dataflow design in SystemVerilog"),
+    Subcommand("rtl", "rtl", "a package as a design in SystemVerilog: dataflow, or a program of an engine"),
     Subcommand("verify", "verify", "a design, simulated, against the law on every output"),
     Subcommand("fit", "fit", "a design on an FPGA: resources, clock, latency, as open tools estimate them"),
     Subcommand(

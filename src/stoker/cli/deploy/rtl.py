@@ -1,4 +1,4 @@
-"""`stoker deploy rtl`: a package becomes a dataflow design in SystemVerilog."""
+"""`stoker deploy rtl`: a package becomes a dataflow design in SystemVerilog, or a program of an engine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from stoker.cli.arguments import Parser, whole
+from stoker.cli.deploy.engine_options import add_engine_options, refuse_engine_options, write_on_engine
 from stoker.cli.output import print_json
 from stoker.core.errors import ConfigError
 from stoker.deploy.hardware.designing import MULTIPLIERS, chosen_foldings, design
@@ -26,18 +27,22 @@ examples:
   stoker deploy rtl digits.pkg --out rtl                       the fastest within 24 multipliers
   stoker deploy rtl digits.pkg --out rtl --cycles 1024         the smallest with 1,024 cycles a sample
   stoker deploy rtl digits.pkg --out rtl --fold conv2=4x8x3
-  stoker deploy rtl digits.pkg --out rtl --folding search.json what `stoker deploy search --out` picked"""
+  stoker deploy rtl digits.pkg --out rtl --folding search.json what `stoker deploy search --out` picked
+  stoker deploy rtl digits.pkg --out rtl --structure engine    a program of an engine that runs any model"""
 
 
 def main(argv: list[str]) -> int:
     """Writes a design; returns the exit status.
 
     Raises:
-        ConfigError: an option has a wrong value, or the model has an operation without a unit.
+        ConfigError: an option has a wrong value, an operation has no unit, or an engine too little room.
         PackageError: the package is missing or damaged.
     """
     arguments = _parser().parse_args(argv)
     package = read_package(arguments.package)
+    if arguments.structure == "engine":
+        return write_on_engine(package, arguments)
+    refuse_engine_options(arguments)
     try:
         searched = read_foldings(arguments.folding, package.digest) if arguments.folding else {}
         foldings = chosen_foldings(
@@ -60,12 +65,13 @@ def _parser() -> Parser:
     parser = Parser(
         prog="stoker deploy rtl",
         usage="stoker deploy rtl PACKAGE --out DIR [options]",
-        description="Writes a dataflow design in SystemVerilog: a unit for each layer, streams between them.",
+        description="Writes a design in SystemVerilog: a unit for each layer with streams between them, or an engine.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--out", required=True, type=Path, metavar="DIR", help="folder to write into")
+    add_engine_options(parser)
     bound = parser.add_mutually_exclusive_group()
     bound.add_argument(
         "--multipliers", type=whole(1), metavar="N",

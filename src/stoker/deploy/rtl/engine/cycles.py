@@ -1,0 +1,42 @@
+"""Cycles of a program, by closed form: steps, and what an instruction takes besides."""
+
+from __future__ import annotations
+
+from stoker.deploy.rtl.engine.image import ModelImage
+from stoker.deploy.rtl.engine.instructions import Instruction, InstructionKind
+
+_FETCHED = 10
+"""An instruction's fetch and its first addresses."""
+_ENTERED = 1
+_LAW = 18
+"""From a step of lanes to its written result."""
+_PASS = 7
+"""From a row's last address to the next pass."""
+_DIVIDED = 64 + 32 + 64
+"""Two quotients and a root of 64 bits."""
+_SHARE = 21
+"""A number's: its read, and 17 bits of a quotient."""
+
+
+def instruction_cycles(instruction: Instruction, lanes: int) -> int:
+    """Cycles from an instruction's fetch to the next one's.
+
+    Args:
+        instruction: any.
+        lanes: of the engine.
+    """
+    match instruction.kind:
+        case InstructionKind.SHARES:
+            return _FETCHED + _ENTERED + instruction.rows * (instruction.size + _PASS + instruction.size * _SHARE + 1)
+        case InstructionKind.NORMAL:
+            return _FETCHED + _ENTERED + instruction.rows * (3 * (instruction.size + _PASS) + _DIVIDED + 1)
+        case InstructionKind.INPUT:
+            return _FETCHED + _ENTERED + instruction.steps
+        case _:
+            tree = (lanes.bit_length() - 1) if instruction.array else 0
+            return _FETCHED + instruction.steps + _LAW + tree
+
+
+def sample_cycles(image: ModelImage) -> int:
+    """Cycles of a sample, from the first word of one to that of the next."""
+    return 1 + sum(instruction_cycles(each, image.shape.lanes) for each in image.instructions)

@@ -1,0 +1,166 @@
+// Softmax and layer norm of whole rows, a number at a time: sums, one square root and one division a row for a layer
+// norm, a division a number for a softmax. A number is there three cycles after its address.
+module engine_rows #(
+    parameter int ADDRESS_W = 20,
+    parameter int COUNT_W = 16
+) (
+    input  logic                 clk,
+    input  logic                 rst,
+    input  logic                 start,
+    input  logic                 norm,             // a layer norm; else shares of a softmax
+    input  logic [ADDRESS_W-1:0] a,
+    input  logic [ADDRESS_W-1:0] c,
+    input  logic [COUNT_W-1:0]   size,             // numbers of a row
+    input  logic [COUNT_W-1:0]   rows,
+    input  logic [63:0]          epsilon,
+    input  logic [5:0]           root_bits,
+    input  logic [5:0]           reciprocal_bits,
+    input  logic [5:0]           shift,
+    input  logic [4:0]           share_bits,
+    output logic [ADDRESS_W-1:0] read_address,
+    input  logic [17:0]          x,
+    output logic                 write,
+    output logic [ADDRESS_W-1:0] write_address,
+    output logic [15:0]          write_data,
+    output logic                 busy
+);
+    localparam int D_W = 36;     // of divisors and remainders
+    localparam int C_W = 34;     // of size * x - total
+    localparam int R_W = 48;     // of a reciprocal
+    localparam int SHARE_STEPS = 17;
+
+    typedef enum logic [3:0] {IDLE, TOTAL, SQUARES, MEAN, ROOT, INVERSE, NORMAL, ASK, SHARE, NEXT} state_t;
+    state_t state;
+
+    logic [COUNT_W:0] issued;
+    logic [COUNT_W-1:0] row;
+    logic [ADDRESS_W-1:0] row_address;
+    logic [2:0] asked, stages;
+    logic ask, passes, pass_ends;
+
+    assign busy = state != IDLE;
+    assign passes = state == TOTAL || state == SQUARES || state == NORMAL;
+    assign ask = (passes && issued != {1'b0, size}) || (state == ASK && asked == '0);
+    assign pass_ends = issued == {1'b0, size} && asked == '0 && stages == '0;
+
+    logic signed [D_W-1:0] total;
+    logic signed [C_W-1:0] centred;
+    logic [63:0] square, squares;
+    logic signed [C_W+R_W-1:0] product, half;
+    logic [R_W-1:0] reciprocal;
+
+    // One division or root at a time: a bit of the quotient, or of the root, a cycle.
+    logic [63:0] number;
+    logic [D_W-1:0] rest, divisor, trial, taken;
+    logic [33:0] root;
+    logic [6:0] left;
+    logic fits;
+    assign trial = (state == ROOT) ? {rest[D_W-3:0], number[63:62]} : {rest[D_W-2:0], number[63]};
+    assign taken = (state == ROOT) ? {root, 2'b01} : divisor;
+    assign fits = trial >= taken;
+
+    logic [33:0] shares;
+    logic [33:0] share_top;
+    assign shares = (34'(x[15:0]) << share_bits) + 34'(total[D_W-1:1]);
+    assign share_top = (34'd1 << share_bits) - 34'd1;
+    assign half = (shift == '0) ? '0 : (C_W+R_W)'(1) <<< (shift - 1'b1);
+
+    logic signed [C_W+R_W-1:0] rounded;
+    assign rounded = (product + half) >>> shift;
+
+    always_ff @(posedge clk) begin
+        asked <= rst ? '0 : {asked[1:0], ask};
+        stages <= rst ? '0 : {stages[1:0], asked[2] && passes};
+        centred <= C_W'($signed({1'b0, size})) * C_W'($signed(x)) - C_W'(total);
+        square <= 64'(centred) * 64'(centred);
+        product <= (C_W+R_W)'(centred) * $signed({{C_W{1'b0}}, reciprocal});
+        write <= 1'b0;
+        if (write) write_address <= write_address + 1'b1;
+        if (ask) begin
+            issued <= issued + 1'b1;
+            read_address <= read_address + 1'b1;
+        end
+        if (state == TOTAL && asked[2]) total <= total + D_W'($signed(x));
+        if (state == SQUARES && stages[1]) squares <= squares + square;
+        if (state == NORMAL && stages[1]) begin
+            write <= 1'b1;
+            write_data <= rounded[15:0];
+        end
+        if (state == MEAN || state == INVERSE || state == SHARE || state == ROOT) begin
+            rest <= fits ? trial - taken : trial;
+            number <= (state == ROOT) ? {number[61:0], 2'b00} : {number[62:0], fits};
+            if (state == ROOT) root <= {root[32:0], fits};
+            left <= left - 1'b1;
+        end
+
+        case (state)
+            IDLE: if (start) begin
+                row_address <= a;
+                write_address <= c;
+                row <= rows;
+                read_address <= a;
+                issued <= '0;
+                total <= '0;
+                state <= TOTAL;
+            end
+            TOTAL: if (pass_ends) begin
+                read_address <= row_address;
+                issued <= '0;
+                squares <= epsilon;
+                state <= norm ? SQUARES : ASK;
+            end
+            SQUARES: if (pass_ends) begin
+                number <= squares << {root_bits, 1'b0};
+                divisor <= D_W'(size);
+                rest <= '0;
+                left <= 7'd63;
+                state <= MEAN;
+            end
+            MEAN: if (left == '0) begin
+                rest <= '0;
+                root <= '0;
+                left <= 7'd31;
+                state <= ROOT;
+            end
+            ROOT: if (left == '0) begin
+                divisor <= ({root[32:0], fits} == '0) ? D_W'(1) : D_W'({root[32:0], fits});
+                number <= 64'd1 << reciprocal_bits;
+                rest <= '0;
+                left <= 7'd63;
+                state <= INVERSE;
+            end
+            INVERSE: if (left == '0) begin
+                reciprocal <= {number[R_W-2:0], fits};
+                read_address <= row_address;
+                issued <= '0;
+                state <= NORMAL;
+            end
+            NORMAL: if (pass_ends) state <= NEXT;
+            ASK: if (asked[2]) begin
+                number <= {shares[SHARE_STEPS-1:0], 47'd0};
+                rest <= D_W'(shares[33:SHARE_STEPS]);
+                divisor <= total;
+                left <= 7'(SHARE_STEPS - 1);
+                state <= SHARE;
+            end
+            SHARE: if (left == '0) begin
+                write <= 1'b1;
+                write_data <= (34'({number[SHARE_STEPS-2:0], fits}) > share_top) ? share_top[15:0]
+                              : {number[14:0], fits};
+                state <= (issued == {1'b0, size}) ? NEXT : ASK;
+            end
+            default: begin
+                row_address <= row_address + ADDRESS_W'(size);
+                read_address <= row_address + ADDRESS_W'(size);
+                row <= row - 1'b1;
+                issued <= '0;
+                total <= '0;
+                state <= (row == COUNT_W'(1)) ? IDLE : TOTAL;
+            end
+        endcase
+        if (rst) state <= IDLE;
+    end
+
+    logic unused;
+    assign unused = &{1'b0, rounded, share_top, rest};
+endmodule

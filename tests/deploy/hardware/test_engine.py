@@ -1,0 +1,120 @@
+"""An engine in Verilator: models share a netlist, all outputs are the law's, a change of models mixes none."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec import structs
+from numpy.typing import NDArray
+
+from stoker.deploy.hardware.engines import write_model
+from stoker.deploy.hardware.verification import law_of, problem_of
+from stoker.deploy.ir.graph import IntegerGraph
+from stoker.deploy.rtl.engine.files import PROGRAM, netlist, read_engine
+from stoker.deploy.rtl.engine.shape import EngineShape
+from stoker.deploy.tools.engine_simulation import (
+    EngineOutcome,
+    Update,
+    engine_simulator,
+    lint_engine,
+    simulate_engine,
+)
+from stoker.deploy.tools.simulation import Stalls
+from tests.deploy.graphs import numbers_for
+from tests.deploy.hardware.live import needs_verilator
+from tests.deploy.rtl.engine.nets import attention
+from tests.deploy.rtl.nets import any_net, residual_digits, tower
+
+SHAPE = EngineShape(lanes=4, data_words=1024, weight_words=1024, table_words=1024, scale_words=256)
+STALLS = (Stalls(seed=1), Stalls(seed=2, before=0.4, after=0.4))
+
+
+class LiveModel:
+    """A model on an engine, and the law of its outputs."""
+
+    def __init__(self, graph: IntegerGraph, folder: Path, shape: EngineShape = SHAPE, samples: int = 6) -> None:
+        self.graph, self.folder, self.samples = graph, folder, samples
+        write_model(graph, shape, folder)
+        self.description = read_engine(folder)
+        self.inputs = numbers_for(graph, samples)
+        self.law = law_of(graph, self.inputs)
+
+    def run(
+        self, program: Path, stalls: Stalls, update: Update | None = None
+    ) -> tuple[dict[str, NDArray[np.int32]], EngineOutcome]:
+        return simulate_engine(program, self.folder, self.graph, self.inputs, stalls=stalls, update=update)
+
+    def check(self, program: Path) -> None:
+        """All outputs, the pace without pauses, the protocol and the engine's own counters."""
+        for stalls in STALLS:
+            got, seen = self.run(program, stalls)
+            assert not problem_of(seen, self.description, self.samples)
+            assert {name: int((got[name] != wanted).sum()) for name, wanted in self.law.items()} == dict.fromkeys(
+                self.law, 0
+            )
+            if not stalls.before:
+                assert seen.interval() == self.description.cycles
+                assert seen.load_cycles == self.description.bytes // 4 + 6
+
+
+@pytest.mark.integration
+@pytest.mark.slow("compiles a simulator, and Verilator's runtime where no earlier run did")
+@needs_verilator
+def test_models_on_one_netlist_and_a_change_in_mid_stream(tmp_path: Path) -> None:
+    """One simulator for all of it: most of the time is its compilation."""
+    models = [
+        LiveModel(graph, tmp_path / str(at))
+        for at, graph in enumerate([attention(1), tower(2), any_net(3), residual_digits(0)])
+    ]
+    lint_engine(models[0].folder, limit_s=60)
+    program = engine_simulator(models[0].folder)
+    for model in models:
+        assert engine_simulator(model.folder) == program
+        model.check(program)
+
+    old, other = models[-1], LiveModel(residual_digits(1), tmp_path / "other", samples=12)
+    old = LiveModel(old.graph, old.folder, samples=12)
+    for stalls in STALLS:
+        got, seen = old.run(program, stalls, Update(folder=other.folder, after=4))
+        assert not problem_of(seen, old.description, old.samples)
+        (name,) = old.law
+        own, new = ((got[name] == each.law[name]).all(axis=1) for each in (old, other))
+        switched = int(own.argmin())
+        assert 4 < switched < old.samples
+        assert own[:switched].all()
+        assert new[switched:].all()
+        assert seen.update_cycles <= 1.1 * other.description.bytes / 4
+
+
+@pytest.mark.integration
+@pytest.mark.slow("compiles a simulator for each number of lanes")
+@needs_verilator
+@pytest.mark.parametrize("lanes", [2, 4, 8, 16])
+def test_models_made_at_random_on_engines_of_all_sizes(tmp_path: Path, lanes: int) -> None:
+    shape = structs.replace(SHAPE, lanes=lanes, data_words=4096, weight_words=4096, scale_words=1024)
+    graphs = [*(any_net(seed) for seed in range(30)), tower(lanes)]
+    graphs += [attention(seed, tokens=seed + 2, heads=seed % 3 + 1, size=seed % 4 + 2) for seed in range(6)]
+    models = [LiveModel(graph, tmp_path / str(at), shape) for at, graph in enumerate(graphs)]
+    lint_engine(models[0].folder, limit_s=60)
+    program = engine_simulator(models[0].folder, tmp_path / "kept")
+    for model in models:
+        model.check(program)
+
+
+def test_a_changed_program_is_refused(tmp_path: Path) -> None:
+    folder = LiveModel(tower(0), tmp_path).folder
+    program = folder / PROGRAM
+    program.write_bytes(program.read_bytes()[:-1] + b"\7")
+    with pytest.raises(ValueError, match="must hold what was written; write it again with `stoker deploy rtl --struct"):
+        read_engine(folder)
+    program.unlink()
+    with pytest.raises(ValueError, match=r"must hold an engine: .*; write one with `stoker deploy rtl --structure eng"):
+        read_engine(folder)
+
+
+def test_the_netlist_depends_on_the_engines_shape_alone(tmp_path: Path) -> None:
+    for at, graph in enumerate([tower(0), any_net(1)]):
+        write_model(graph, SHAPE, tmp_path / str(at))
+    for name, text in netlist(SHAPE).items():
+        assert all((tmp_path / folder / name).read_text() == text for folder in ("0", "1"))
+        assert all(len(line) <= 120 for line in text.splitlines())

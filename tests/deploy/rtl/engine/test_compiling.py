@@ -1,0 +1,98 @@
+"""Programs of an engine by the instructions' law: equal to the graph's law; what does not fit is named."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from stoker.deploy.engines.law import NumpyEngine
+from stoker.deploy.ir.graph import IntegerGraph
+from stoker.deploy.rtl.engine.compiling import compiled
+from stoker.deploy.rtl.engine.ends import beats_of, values_of
+from stoker.deploy.rtl.engine.machine import ProgramMachine
+from stoker.deploy.rtl.engine.shape import EngineShape
+from tests.deploy.graphs import graphs, numbers_for
+from tests.deploy.rtl.engine.nets import RowBuilder, attention
+from tests.deploy.rtl.nets import NetBuilder, any_net, residual_digits, tower
+
+LARGE = EngineShape(lanes=4, data_words=4096, weight_words=2048, table_words=2048, scale_words=1024)
+
+
+def differing(graph: IntegerGraph, shape: EngineShape, samples: int = 2) -> int:
+    """Outputs of a program that are not the law's."""
+    inputs = numbers_for(graph, samples)
+    machine = ProgramMachine(compiled(graph, shape))
+    words = [np.stack(machine.run(list(beats))) for beats in beats_of(graph, inputs, shape.lanes)]
+    found = values_of(graph, np.stack(words).astype(np.uint16))
+    law = NumpyEngine(graph).integers(inputs)
+    return sum(int((found[name] != array.reshape(samples, -1)).sum()) for name, array in law.items())
+
+
+@given(graph=graphs(), lanes=st.sampled_from([2, 4, 8]))
+@settings(max_examples=30)
+def test_a_program_computes_what_the_graph_does(graph: IntegerGraph, lanes: int) -> None:
+    assert differing(graph, structs.replace(LARGE, lanes=lanes)) == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_branches_groups_and_strides(seed: int) -> None:
+    assert differing(any_net(seed), LARGE) == 0
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_attention_and_layer_norm(masked: bool) -> None:
+    graph = attention(3, masked=masked)
+    assert differing(graph, LARGE) == 0
+    assert differing(attention(4, tokens=3, heads=3, size=4, masked=masked), structs.replace(LARGE, lanes=8)) == 0
+
+
+def test_rows_of_tables_and_sums_of_them() -> None:
+    assert differing(tower(4), LARGE) == 0
+
+
+def test_numbers_too_wide_for_the_array_go_lane_by_lane() -> None:
+    net = NetBuilder(0)
+    graph = net.graph(net.dense(net.dense(net.input((9,)), 6, 16), 5))
+    image = compiled(graph, LARGE)
+    assert [each.array for each in image.instructions if each.levels and each.reduce] == [True, False]
+    assert differing(graph, LARGE) == 0
+
+
+def test_the_same_graph_gives_the_same_program() -> None:
+    first, second = (list(compiled(residual_digits(), EngineShape()).transfers()) for _ in range(2))
+    assert first == second
+
+
+def test_a_change_costs_its_bytes_and_few_words_more() -> None:
+    image = compiled(residual_digits(), EngineShape())
+    assert len(list(image.transfers())) <= image.bytes / 4 + 6
+
+
+@pytest.mark.parametrize(
+    ("memory", "size"),
+    [("data", "data_words"), ("weights", "weight_words"), ("scales", "scale_words"), ("instructions", "instructions"),
+     ("tables", "table_words")],
+)  # fmt: skip
+def test_a_memory_that_is_too_small_is_named_with_what_it_lacks(memory: str, size: str) -> None:
+    graph = attention(0)
+    with pytest.raises(ValueError, match=rf"memory of {memory} must hold [\d,]+ words of the model, has 2: ") as error:
+        compiled(graph, structs.replace(EngineShape(), **{size: 2}))
+    larger = re.search(rf"`--memory {memory}=(\d+)`", str(error.value))
+    assert larger is not None
+    compiled(graph, structs.replace(EngineShape(), **{size: int(larger[1])}))
+
+
+def test_sums_that_need_more_bits_are_refused() -> None:
+    net = RowBuilder(0)
+    graph = net.graph(net.product(net.input((1, 32), 16), net.input((32, 1), 16)))
+    with pytest.raises(ValueError, match=r"`v2`: sums must fit 35 bits on an engine, need 3[6-9]; use fewer bits"):
+        compiled(graph, LARGE)
+
+
+@pytest.mark.parametrize("size", [{"lanes": 3}, {"data_words": 100}, {"weight_words": 1 << 20}])
+def test_sizes_that_no_netlist_has_are_refused(size: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=rf"`{next(iter(size))}` must be"):
+        EngineShape(**size)
