@@ -1,0 +1,166 @@
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# (looks at what programs keep)
+"""What a module's forward pass changes besides making its output: all that it can reach is looked at before and after.
+
+A forward pass that is repeated in the backward pass would change it twice, or draw other numbers than the first time.
+torch's own random streams are no matter: a repetition begins where the first pass did.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import random
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stoker.train.torch_private import AveragingNorm, version_of
+
+_OWN = ("_parameters", "_buffers", "_modules", "training")
+"""Attributes of modules that are looked at otherwise."""
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+_ENDS = (
+    type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, logging.Logger, nn.Module,
+)  # fmt: skip
+"""What is looked at no further: it is no state of a model, or that of another module."""
+_GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+_DEEPEST = 8
+_MOST = 1000
+"""Marks of one attribute: settings of a large model's configuration are some hundred."""
+_MOST_BYTES = 1 << 20
+"""Of an array whose values are compared."""
+
+Marks = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What a forward pass can reach, by marks that differ where it was changed.
+
+    Attributes:
+        attributes: of the module and its classes, by name.
+        named: globals that the text of its forward pass names, by name.
+        inputs: what it was given.
+        buffers: of the module.
+        drawn: states of python's and NumPy's random streams.
+        generator: name of a random generator that is neither; empty without one.
+    """
+
+    attributes: Mapping[str, Marks]
+    named: Mapping[str, Marks]
+    inputs: Marks
+    buffers: Marks
+    drawn: tuple[Marks, Marks]
+    generator: str
+
+
+def reached_by(module: nn.Module, args: Any, kwargs: Any) -> Reached:
+    """What a module's forward pass can reach now; no tensor of it is kept."""
+    looks = _Looks()
+    own = {name: value for name, value in vars(module).items() if name not in _OWN}
+    attributes = {name: looks.at(value, name) for name, value in [*_of_classes(type(module)), *own.items()]}
+    named = {name: looks.at(value, name) for name, value in _named_by(type(module).forward)}
+    buffers = tuple((id(buffer), _version(module, buffer)) for buffer in module.buffers(recurse=False))
+    streams = looks.at(random.getstate(), ""), looks.at(np.random.get_state(legacy=False), "")
+    return Reached(attributes, named, looks.at((args, kwargs), "an argument"), buffers, streams, looks.generator)
+
+
+def change(before: Reached, after: Reached) -> str:
+    """What the forward pass between two looks changed, as a part of a sentence; empty if nothing."""
+    if changed := _changed(before.attributes, after.attributes):
+        return f"its forward pass writes `{changed}`"
+    if before.attributes.keys() - after.attributes.keys():
+        return "its forward pass deletes an attribute"
+    if changed := _changed(before.named, after.named):
+        return f"its forward pass changes the global `{changed}`"
+    if before.buffers != after.buffers:
+        return "its forward pass writes buffers"
+    if before.inputs != after.inputs:
+        return "its forward pass changes its input"
+    for name, (then, now) in zip(("python", "NumPy"), zip(before.drawn, after.drawn, strict=True), strict=True):
+        if then != now:
+            return f"its forward pass draws random numbers of {name}, which a repetition would draw anew"
+    if after.generator:
+        return f"its forward pass may draw from a random generator of its own (`{after.generator}`)"
+    return ""
+
+
+def _changed(before: Mapping[str, Marks], after: Mapping[str, Marks]) -> str:
+    return next((name for name, marks in after.items() if before.get(name) != marks), "")
+
+
+def _of_classes(kind: type[nn.Module]) -> Iterable[tuple[str, Any]]:
+    """What classes of the program hold for all their objects, such as a count."""
+    for each in reversed(kind.__mro__):
+        if issubclass(each, nn.Module) and not each.__module__.startswith("torch."):
+            for name, value in vars(each).items():
+                if not name.startswith("__") and (isinstance(value, (int, float, *_CONTAINERS))):
+                    yield name, value
+
+
+def _named_by(forward: Any) -> Iterable[tuple[str, Any]]:
+    """Globals that a function's own text names, but for modules, classes and functions."""
+    if not isinstance(forward, types.FunctionType) or forward.__module__.startswith("torch."):
+        return
+    for name in forward.__code__.co_names:
+        value = forward.__globals__.get(name)
+        if value is not None and not isinstance(value, _ENDS):
+            yield name, value
+
+
+def _version(module: nn.Module, buffer: Tensor) -> int:
+    """How often a buffer was written; a forward pass does not read the averages over batches that it writes."""
+    return 0 if isinstance(module, AveragingNorm) and module.training else version_of(buffer)
+
+
+class _Looks:
+    """Looks at values of a program."""
+
+    def __init__(self) -> None:
+        self.generator = ""
+
+    def at(self, root: Any, name: str) -> Marks:
+        """Marks of a value, equal if it did not change; containers count by what they hold, tensors by writes."""
+        marks: list[Any] = []
+        pending: list[tuple[Any, int]] = [(root, 0)]
+        seen: set[int] = set()
+        while pending and len(marks) < _MOST:
+            value, depth = pending.pop()
+            if isinstance(value, _PLAIN):
+                marks.append(value)
+            elif isinstance(value, np.ndarray) and value.nbytes <= _MOST_BYTES and not value.dtype.hasobject:
+                marks.append(value.tobytes())
+            elif isinstance(value, Tensor):
+                marks.append((id(value), version_of(value)))
+            elif id(value) in seen:
+                continue
+            elif isinstance(value, _GENERATORS):
+                self.generator = self.generator or name
+            else:
+                seen.add(id(value))
+                marks.append((type(value), len(value)) if isinstance(value, _CONTAINERS) else id(value))
+                if depth < _DEEPEST:
+                    pending += [(each, depth + 1) for each in _parts(value)]
+        return tuple(marks)
+
+
+def _parts(value: Any) -> list[Any]:
+    """What a container or an object of the program holds; code of the program's own is not called."""
+    if isinstance(value, dict):
+        return [*dict.keys(value), *dict.values(value)]
+    if isinstance(value, _CONTAINERS):
+        return list(value)
+    if isinstance(value, _ENDS):
+        return []
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return []
+    return [*own.keys(), *own.values()] if isinstance(own, dict) else []
