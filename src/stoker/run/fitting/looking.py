@@ -118,11 +118,14 @@ class ModelLook:
         # Without gradients nothing is repeated.
         self._running.append((module, reached_by(module, args, named) if torch.is_grad_enabled() else None))
 
-    def _leave(self, module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+    def _leave(self, module: nn.Module, args: Any, *rest: Any) -> None:
+        """Looks again; torch leaves out the named arguments where the forward pass has raised."""
         while self._running:
             begun, before = self._running.pop()
             if begun is module:
-                reason = "" if before is None else change(before, reached_by(module, args, kwargs))
+                reason = ""
+                if before is not None and len(rest) == 2:
+                    reason = change(before, reached_by(module, args, rest[0]))
                 if reason and id(module) not in self._changed:
                     self._changed[id(module)] = reason
                 return
