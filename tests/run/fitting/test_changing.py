@@ -119,7 +119,7 @@ def add_to_array(layer: Any, x: Any, cache: Any) -> None:
         (lambda layer, x, cache: setattr(cache.layers[0], "count", x), "changes its input"),
         (lambda layer, x, cache: random.random(), "random numbers of python"),
         (lambda layer, x, cache: np.random.rand(), "random numbers of NumPy"),
-        (lambda layer, x, cache: None, "a random generator of its own (`own`)"),
+        (lambda layer, x, cache: None, "a private random generator (`own`)"),
     ],
 )
 def test_a_change_is_named(act: Any, words: str) -> None:

@@ -1,4 +1,4 @@
-"""A process that runs a program to look at it, beside the one that runs it in earnest.
+"""A process that runs a program to look at it, besides the one that runs it in earnest.
 
 Both are to read the same standard input. A file can be opened twice; what comes through a pipe is there once, for the
 program. The process ends with the one that started it, and leaves nothing.
@@ -44,7 +44,7 @@ def run_child(words: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def input_for_child() -> Generator[int | None]:
-    """What ``subprocess`` is told of a child's standard input, so that nothing of this process's own one is used up.
+    """What ``subprocess`` takes as a child's standard input, so that nothing of this process's own one is used up.
 
     That is a file from where it stands now, and nothing in the place of a pipe. A terminal and other devices are handed
     over as they are, but for a terminal on which a question would not be seen.
@@ -92,7 +92,7 @@ def _mode() -> int | None:
 
 
 def _opened_again() -> int | None:
-    """The file with a position of its own, unlike a duplicate's; None if this user may not open it."""
+    """The file with a separate position, unlike a duplicate's; None if this user may not open it."""
     try:
         again = os.open(f"/proc/self/fd/{_INPUT}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,5 +1,3 @@
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
-# (looks at what programs keep)
 """What a module's forward pass changes besides making its output: all that it can reach is looked at before and after.
 
 A forward pass that is repeated in the backward pass would change it twice, or draw other numbers than the first time.
@@ -14,7 +12,7 @@ import random
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -35,7 +33,7 @@ _DEEPEST = 8
 _MOST = 1000
 """Marks of one attribute: settings of a large model's configuration are some hundred."""
 _MOST_BYTES = 1 << 20
-"""Of an array whose values are compared."""
+"""Larger arrays are not compared by their values."""
 
 Marks = tuple[Any, ...]
 
@@ -86,9 +84,9 @@ def change(before: Reached, after: Reached) -> str:
         return "its forward pass changes its input"
     for name, (then, now) in zip(("python", "NumPy"), zip(before.drawn, after.drawn, strict=True), strict=True):
         if then != now:
-            return f"its forward pass draws random numbers of {name}, which a repetition would draw anew"
+            return f"its forward pass draws random numbers of {name}, which a repetition would draw again"
     if after.generator:
-        return f"its forward pass may draw from a random generator of its own (`{after.generator}`)"
+        return f"its forward pass may draw from a private random generator (`{after.generator}`)"
     return ""
 
 
@@ -101,7 +99,7 @@ def _of_classes(kind: type[nn.Module]) -> Iterable[tuple[str, Any]]:
     for each in reversed(kind.__mro__):
         if issubclass(each, nn.Module) and not each.__module__.startswith("torch."):
             for name, value in vars(each).items():
-                if not name.startswith("__") and (isinstance(value, (int, float, *_CONTAINERS))):
+                if not name.startswith("__") and issubclass(type(value), (int, float, *_CONTAINERS)):
                     yield name, value
 
 
@@ -111,7 +109,7 @@ def _named_by(forward: Any) -> Iterable[tuple[str, Any]]:
         return
     for name in forward.__code__.co_names:
         value = forward.__globals__.get(name)
-        if value is not None and not isinstance(value, _ENDS):
+        if value is not None and not issubclass(type(value), _ENDS):
             yield name, value
 
 
@@ -133,19 +131,20 @@ class _Looks:
         seen: set[int] = set()
         while pending and len(marks) < _MOST:
             value, depth = pending.pop()
-            if isinstance(value, _PLAIN):
+            kind = type(value)  # not `isinstance`, which would wake proxies that programs hold
+            if issubclass(kind, _PLAIN):
                 marks.append(value)
-            elif isinstance(value, np.ndarray) and value.nbytes <= _MOST_BYTES and not value.dtype.hasobject:
+            elif issubclass(kind, np.ndarray) and value.nbytes <= _MOST_BYTES and not value.dtype.hasobject:
                 marks.append(value.tobytes())
-            elif isinstance(value, Tensor):
+            elif issubclass(kind, Tensor):
                 marks.append((id(value), version_of(value)))
             elif id(value) in seen:
                 continue
-            elif isinstance(value, _GENERATORS):
+            elif issubclass(kind, _GENERATORS):
                 self.generator = self.generator or name
             else:
                 seen.add(id(value))
-                marks.append((type(value), len(value)) if isinstance(value, _CONTAINERS) else id(value))
+                marks.append((kind, len(value)) if issubclass(kind, _CONTAINERS) else id(value))
                 if depth < _DEEPEST:
                     pending += [(each, depth + 1) for each in _parts(value)]
         return tuple(marks)
@@ -153,14 +152,16 @@ class _Looks:
 
 def _parts(value: Any) -> list[Any]:
     """What a container or an object of the program holds; code of the program's own is not called."""
-    if isinstance(value, dict):
-        return [*dict.keys(value), *dict.values(value)]
-    if isinstance(value, _CONTAINERS):
+    kind = type(value)
+    if issubclass(kind, dict):
+        table = cast("dict[Any, Any]", value)
+        return [*dict.keys(table), *dict.values(table)]
+    if issubclass(kind, _CONTAINERS):
         return list(value)
-    if isinstance(value, _ENDS):
+    if issubclass(kind, _ENDS):
         return []
     try:
-        own = object.__getattribute__(value, "__dict__")
+        own = cast("dict[str, Any]", object.__getattribute__(value, "__dict__"))
     except AttributeError:
         return []
-    return [*own.keys(), *own.values()] if isinstance(own, dict) else []
+    return [*own.keys(), *own.values()]
