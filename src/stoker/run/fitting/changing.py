@@ -131,7 +131,7 @@ class _Looks:
         seen: set[int] = set()
         while pending and len(marks) < _MOST:
             value, depth = pending.pop()
-            kind = type(value)  # not `isinstance`, which would wake proxies that programs hold
+            kind = cast("type[Any]", type(value))  # not `isinstance`, which would wake proxies that programs hold
             if issubclass(kind, _PLAIN):
                 marks.append(value)
             elif issubclass(kind, np.ndarray) and value.nbytes <= _MOST_BYTES and not value.dtype.hasobject:
@@ -152,10 +152,9 @@ class _Looks:
 
 def _parts(value: Any) -> list[Any]:
     """What a container or an object of the program holds; code of the program's own is not called."""
-    kind = type(value)
+    kind = cast("type[Any]", type(value))
     if issubclass(kind, dict):
-        table = cast("dict[Any, Any]", value)
-        return [*dict.keys(table), *dict.values(table)]
+        return [*dict[Any, Any].keys(value), *dict[Any, Any].values(value)]
     if issubclass(kind, _CONTAINERS):
         return list(value)
     if issubclass(kind, _ENDS):
