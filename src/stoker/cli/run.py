@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from stoker.cli.command_line import CommandOption, check_program, split
 from stoker.cli.errors import refuse
 from stoker.core.errors import ConfigError, StokerError
+from stoker.core.saying import say
 from stoker.run.launch import launch
 from stoker.run.settings import KEYS, RunSettings, resolve
 
@@ -30,7 +33,10 @@ def main(argv: list[str]) -> int:
         check_program(program, _COMMAND)
         settings = resolve(chosen).settings
         if settings.sizes.range is None:
-            fit_plan, expandable = _planned(settings, program)
+            try:
+                fit_plan, expandable = _planned(settings, program)
+            except KeyboardInterrupt:  # before the program is there to say it
+                return 128 + 2
             launch(settings, program, fit_plan=fit_plan, expandable=expandable)
         if settings.fitting.fit != "off":
             raise ConfigError(
@@ -49,8 +55,13 @@ def _planned(settings: RunSettings, program: list[str]) -> tuple[str, bool]:
     if settings.fitting.fit == "off" or settings.report.off:
         return "", False
     # Imported here: most programs have no use for it.
+    from stoker.run.elastic.inner_program import traceable
     from stoker.run.fitting.planning import prepare
 
+    if not settings.report.quiet and os.environ.get("RANK", "0") == "0":
+        words = traceable(program) or program
+        name = " ".join(words[:2] if words[0] == "-m" else words[:1])
+        say(f"tracing `{name}`, which computes nothing and prints unseen, to see what holds its memory")
     plan, file = prepare(settings, program)
     return file, settings.fitting.fit == "auto" and bool(plan and plan.changes and plan.of("expandable"))
 

@@ -152,7 +152,7 @@ def memory_of(
     # Imported here: help must not wait for them.
     from stoker.perf.features.definition import trace_definition
     from stoker.perf.features.program import trace_program
-    from stoker.run.fitting.tracing import look
+    from stoker.run.fitting.tracing import look, unseen
 
     try:
         known = parse_hints(hints)
@@ -171,7 +171,8 @@ def memory_of(
     own = first.timeline.batch_size
 
     def again(size: int) -> MemoryTimeline:
-        return trace_program(started, target=target, hints=known, batch_times=size / own)[1]
+        with unseen():
+            return trace_program(started, target=target, hints=known, batch_times=size / own)[1]
 
     traced = _kept(again)
     larger = traced(2 * own) if sized else None

@@ -1,4 +1,4 @@
-"""Ctrl-C at moments when python would swallow it: around a fork, and while an object is finalised.
+"""Ctrl-C at moments when python would swallow it: around a fork, and while an object is finalised; ends by a signal.
 
 Python runs a signal's handler wherever the main thread happens to be. An exception in a callback at a fork (`logging`
 has one) or in a finaliser does not propagate: python prints "Exception ignored in" and continues, and the program never
@@ -32,6 +32,30 @@ def interrupts_deferred() -> Generator[None]:
         signal.signal(signal.SIGINT, handler)
         if came:
             signal.raise_signal(signal.SIGINT)
+
+
+@contextlib.contextmanager
+def cleaned_up() -> Generator[None]:
+    """Ends this process as an exit does if SIGTERM or SIGHUP comes inside the block: temporary files go, children end.
+
+    Only where the signal would have ended it at once, and in the main thread.
+    """
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    if threading.get_ident() == threading.main_thread().ident:
+        numbers = tuple(number for number in numbers if signal.getsignal(number) is signal.SIG_DFL)
+    else:
+        numbers = ()
+    for number in numbers:
+        signal.signal(number, _exit_by)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _exit_by(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
 
 
 class InterruptsHandedOn:

@@ -91,7 +91,7 @@ def test_a_source_that_asks_for_gradients_is_named(tmp_path: Path, monkeypatch: 
     before = asked_for()
     assert "train.py" not in before
     reason(tmp_path, PLAIN + "\ndef show(p):\n    print(p.grad)\n", monkeypatch)
-    monkeypatch.setattr("stoker.run.fitting.gradients._own_files", lambda: [tmp_path / "train.py"])
+    monkeypatch.setattr("stoker.run.fitting.gradients.own_files", lambda: [tmp_path / "train.py"])
     assert asked_for().endswith("train.py:10 asks for gradients (`grad`)")
     reason(tmp_path, PLAIN + "\ndef clear(p):\n    p.grad = None\n", monkeypatch)
     assert asked_for() == "", "to take it away is not to ask for it"

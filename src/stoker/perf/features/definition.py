@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +13,7 @@ import msgspec
 
 from stoker.core.code.definitions import parted
 from stoker.core.errors import ConfigError, TracingError
+from stoker.perf.features.child_process import run_child
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.program import TIMELINE
 from stoker.perf.features.records import StepFeatures
@@ -81,9 +79,7 @@ def _run(
     with tempfile.TemporaryDirectory(prefix="stoker-features-") as folder:
         out = Path(folder, "features.json")
         arguments = [str(out), module, function, json.dumps(dict(hints or {})), wanted, json.dumps(list(sizes))]
-        environ = {**os.environ, "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore")}
-        command = [sys.executable, "-m", "stoker.perf.features.definition_child", *arguments]
-        status = subprocess.run(command, check=False, stdout=2, env=environ).returncode
+        status = run_child(["-m", "stoker.perf.features.definition_child", *arguments])
         content: dict[str, Any] = json.loads(out.read_bytes()) if out.exists() else {}
         found = sorted(Path(folder).glob(f"*-{TIMELINE}"))
         timelines = tuple(MemoryTimeline.from_json(path.read_bytes()) for path in found)

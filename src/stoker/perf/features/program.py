@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +12,7 @@ from typing import Any
 import msgspec
 
 from stoker.core.errors import TracingError
+from stoker.perf.features.child_process import input_waits, run_child
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.records import StepFeatures
 
@@ -47,7 +45,8 @@ def characterise_program(
     """What one training step of a program computes, touches and keeps.
 
     It runs unmodified up to its second optimizer step; its data are loaded, but nothing is computed with its weights.
-    What it prints goes to standard error.
+    What it prints goes to standard error. Its standard input is a file that this process has been given as well; of a
+    pipe it gets nothing, which is for who runs the program in earnest.
 
     Args:
         program: as for python: a script, or ``-m`` and a module, and its arguments.
@@ -90,24 +89,22 @@ def trace_whole(
         raise TracingError(f"`{name}` must be a Python program, and is no file", status=None)
     with tempfile.TemporaryDirectory(prefix="stoker-features-") as folder:
         out = Path(folder, "features.json")
-        command = [
-            sys.executable,
-            "-m",
-            *child,
-            str(out),
-            target,
-            json.dumps([dict(hints or {}), batch_times, evaluates]),
-        ]
-        # Warnings about the CPU (no accelerator found and the like) say nothing about the program.
-        environ = {**os.environ, "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore")}
-        status = subprocess.run([*command, *program], check=False, stdout=2, env=environ).returncode
+        asked = json.dumps([dict(hints or {}), batch_times, evaluates])
+        status = run_child(["-m", *child, str(out), target, asked, *program])
         content: dict[str, Any] = json.loads(out.read_bytes()) if out.exists() else {}
         if "features" in content:
             timeline = MemoryTimeline.from_json(out.with_name(TIMELINE).read_bytes())
             later = out.with_name(EVALUATION)
             evaluation = MemoryTimeline.from_json(later.read_bytes()) if later.exists() else None
             return TracedProgram(msgspec.convert(content["features"], StepFeatures), timeline, evaluation)
+    rest = (
+        "; it was traced without what the pipe holds, which can be read only once: use `< FILE`"
+        if input_waits()
+        else ""
+    )
     if "error" in content:
-        raise TracingError(content["error"], status=status)
+        raise TracingError(content["error"] + rest, status=status)
     ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-    raise TracingError(f"`{name}` {ended} before its second optimizer step; what it printed is above", status=status)
+    raise TracingError(
+        f"`{name}` {ended} before its second optimizer step; what it printed is above{rest}", status=status
+    )

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from stoker.backends.parents import adopt_orphans, signal_when_orphaned
 from stoker.backends.process_tree import children, descendants
+from stoker.core.parents import adopt_orphans, signal_when_orphaned
 from stoker.feed.shell.processes import process_state
 
 GRACE_S = 10.0

@@ -27,7 +27,7 @@ _CHANGING = frozenset({"step", "param_groups", "zero_grad"})
 
 def asked_for() -> str:
     """Where a source file of the program asks for gradients, as a part of a sentence; empty if none does."""
-    for file in _own_files():
+    for file in own_files():
         tree = _parsed(file)
         if tree is None:
             return f"`{file_shown(str(file))}` cannot be read"
@@ -38,7 +38,8 @@ def asked_for() -> str:
     return ""
 
 
-def _own_files() -> list[Path]:
+def own_files() -> list[Path]:
+    """Source files of the program that are loaded, those of libraries left out."""
     found: dict[Path, None] = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)

@@ -11,30 +11,24 @@ import importlib
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sized
-from typing import Any, cast
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from stoker.core.patching import Patches
 from stoker.feed.purity.objects import is_library
-from stoker.perf.features.torch_private import tree_leaves
 from stoker.perf.features.tracing.distributed import paths, wrapped
 from stoker.perf.features.tracing.places import frames
 from stoker.perf.memory.choice.fitting import UNCALLED
 from stoker.records.fitting import TracedModel
-from stoker.run.fitting.gradients import asked_for, not_followed
+from stoker.run.fitting.changing import CHANGES_INPUT, Reached, change, reached_by
+from stoker.run.fitting.gradients import asked_for, not_followed, own_files
 from stoker.train.fitting.chunking import why_not_cut
 from stoker.train.fitting.recomputing import why_not, why_not_changed
-from stoker.train.torch_private import AveragingNorm, version_of
-
-_OWN = ("_parameters", "_buffers", "_modules", "training")
-"""Attributes of modules that are looked at otherwise."""
-_CONTAINERS = (list, dict, set, tuple)
-_State = tuple[dict[str, tuple[int, int]], list[tuple[int, int]], list[tuple[Tensor, int]]]
 
 
 class ModelLook:
@@ -42,7 +36,9 @@ class ModelLook:
 
     def __init__(self) -> None:
         self._handles: list[Any] = []
-        self._running: list[tuple[nn.Module, _State]] = []
+        self._running: list[tuple[nn.Module, Reached | None]] = []
+        self._named: dict[str, Any] = {}
+        """Named arguments of the module that is called, which torch does not tell before its forward pass."""
         self._changed: dict[int, str] = {}
         self._modules: list[nn.Module] = []
         """Those of which something is known: an id is unique while its object lives."""
@@ -61,15 +57,24 @@ class ModelLook:
         steps: Any = importlib.import_module("torch.optim.optimizer")
         self._handles = [
             registry.register_module_forward_pre_hook(self._enter),
-            registry.register_module_forward_hook(self._leave, always_call=True),
+            registry.register_module_forward_hook(self._leave, with_kwargs=True, always_call=True),
             steps.register_optimizer_step_pre_hook(self._step),
         ]
+        self._patches.set(nn.Module, "__call__", self._calling(nn.Module.__call__))
         zeroing = functools.partial(self._noting, name="zero_grad")
         for owner in (Optimizer, nn.Module):
             self._patches.set(owner, "zero_grad", zeroing(owner.zero_grad))
         loaders: Any = DataLoader
         self._patches.set(loaders, "__init__", self._making(loaders.__init__))
         self._patches.set(loaders, "__iter__", self._iterating(loaders.__iter__))
+
+    def _calling(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            self._named = kwargs
+            return original(module, *args, **kwargs)
+
+        return call
 
     def _noting(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -103,19 +108,24 @@ class ModelLook:
             handle.remove()
 
     def _enter(self, module: nn.Module, args: Any) -> None:
+        named, self._named = self._named, {}
         self.first = self.first or module
         if not self._running and "model" not in self._lines and torch.is_grad_enabled():
             self._lines["model"] = line_of_program()
         if id(module) not in self._called:
             self._called.add(id(module))
             self._modules.append(module)
-        self._running.append((module, _state_of(module, args)))
+        # Without gradients nothing is repeated.
+        self._running.append((module, reached_by(module, args, named) if torch.is_grad_enabled() else None))
 
-    def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
+    def _leave(self, module: nn.Module, args: Any, *rest: Any) -> None:
+        """Looks again; torch leaves out the named arguments where the forward pass has raised."""
         while self._running:
             begun, before = self._running.pop()
             if begun is module:
-                reason = _change(module, before, _state_of(module, args))
+                reason = ""
+                if before is not None and len(rest) == 2:
+                    reason = change(before, reached_by(module, args, rest[0]))
                 if reason and id(module) not in self._changed:
                     self._changed[id(module)] = reason
                 return
@@ -144,18 +154,20 @@ class ModelLook:
         stepped = list(optimizers)
         units, not_sharded = _shares(root, stepped)
         root = dict(paths(root))[""]  # without wrappers of data parallelism, which a trace may have and a run not
+        kept_as_is = self._kept_as_is(root)
         return TracedModel(
             model=type(root).__qualname__,
             num_parameters=sum(parameter.numel() for parameter in root.parameters()),
-            kept_as_is=self._kept_as_is(root),
+            kept_as_is=kept_as_is,
             class_stays=tuple(path for path, module in paths(root) if why_not_changed(module)),
             gradients_read=gradients_read or self._gradients or asked_for(),
-            not_cut=why_not_cut(root),
+            not_cut=why_not_cut(root) or kept_as_is.get("", ""),
             units=units,
             not_sharded=not_sharded,
             compiled=compiled,
             optimizers=tuple(sorted(map(_name_of, stepped))),
             lines={name: line for name, line in self._lines.items() if line},
+            sources=tuple(map(str, own_files())),
         )
 
     def _kept_as_is(self, root: nn.Module) -> dict[str, str]:
@@ -164,7 +176,8 @@ class ModelLook:
             reason = why_not(module) if id(module) in self._called else UNCALLED
             if not reason:
                 inside = ((part, self._changed.get(id(part))) for part in module.modules())
-                changed = next(((part, text) for part, text in inside if text), None)
+                matter = ((part, text) for part, text in inside if text and (part is module or text != CHANGES_INPUT))
+                changed = next(matter, None)
                 if changed is not None:
                     reason = changed[1] if changed[0] is module else f"of a {type(changed[0]).__name__}: {changed[1]}"
             if reason:
@@ -205,32 +218,3 @@ def _name_of(optimizer: Optimizer) -> str:
     """The class, with its module where it is not torch's."""
     kind = type(optimizer)
     return kind.__name__ if kind.__module__.startswith("torch.optim.") else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _state_of(module: nn.Module, args: Any) -> _State:
-    attributes = {
-        name: (id(value), len(cast("Sized", value)) if isinstance(value, _CONTAINERS) else 0)
-        for name, value in vars(module).items()
-        if name not in _OWN
-    }
-    buffers = [(id(buffer), _version(module, buffer)) for buffer in module.buffers(recurse=False)]
-    inputs = [(leaf, version_of(leaf)) for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
-    return attributes, buffers, inputs
-
-
-def _version(module: nn.Module, buffer: Tensor) -> int:
-    """How often a buffer was written; a forward pass does not read the averages over batches that it writes."""
-    return 0 if isinstance(module, AveragingNorm) and module.training else version_of(buffer)
-
-
-def _change(module: nn.Module, before: _State, after: _State) -> str:
-    attributes, buffers, inputs = before
-    if changed := [name for name, value in after[0].items() if attributes.get(name) != value]:
-        return f"its forward pass writes `{changed[0]}`"
-    if attributes.keys() - after[0].keys():
-        return "its forward pass deletes an attribute"
-    if buffers != after[1]:
-        return "its forward pass writes buffers"
-    if any(version_of(leaf) != version for leaf, version in inputs):
-        return "its forward pass changes its input"
-    return ""

@@ -1,6 +1,7 @@
 """Traces of a program, as it is and in the form of a plan: each in a child, and kept for the next run of the same.
 
-A trace belongs to the program's files, its arguments, the versions of what computes and the environment that says how.
+A trace belongs to the program's files, its arguments and input, the versions of what computes and the environment that
+says how. Files that are elsewhere, as those of a package in development, are known once it was traced.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -18,7 +20,10 @@ from pathlib import Path
 import msgspec
 
 from stoker import __version__
+from stoker.core.errors import TracingError
+from stoker.core.saying import said_to
 from stoker.core.texts import to_json
+from stoker.perf.features.child_process import input_stamp
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.program import CHILD as FEATURES_CHILD
 from stoker.perf.features.program import TracedProgram, trace_program, trace_whole
@@ -34,6 +39,13 @@ _KEPT = 40
 """Traces that are kept, the latest used ones."""
 _MOST_FILES = 2000
 """Python files below the program's folder that its fingerprint reads; of a larger folder, these first by name."""
+_NEW_EACH_RUN = frozenset({
+    "_", "COLUMNS", "COLORTERM", "DISPLAY", "INVOCATION_ID", "JOURNAL_STREAM", "LINES", "MASTER_ADDR", "MASTER_PORT",
+    "OLDPWD", "PPID", "PS1", "PWD", "SHLVL", "STY", "TERM", "TMUX", "TMUX_PANE", "WINDOW", "WINDOWID", "XAUTHORITY",
+})  # fmt: skip
+"""Variables of launchers, shells and terminals, which say no size of a step."""
+_KINDS_NEW_EACH_RUN = ("DBUS_", "GPG_", "SSH_", "STOKER_", "TERM_", "TORCHELASTIC_", "VSCODE_", "WAYLAND_", "XDG_")
+"""The same by how they begin."""
 _LIBRARIES = ("torch", "transformers", "lightning", "pytorch-lightning", "accelerate", "timm", "torchvision")
 
 
@@ -43,6 +55,8 @@ class TracedFit(msgspec.Struct, frozen=True, kw_only=True):
     features: StepFeatures
     timeline: MemoryTimeline
     model: TracedModel
+    sources: dict[str, str]
+    """What the program's own source files held, by hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +85,14 @@ def trace(program: Sequence[str], target: str, *, folder: Path | None = None) ->
         TracingError: it cannot be traced.
     """
     kept = _Kept(folder or default_folder(), f"{fingerprint(program)}-{target}")
-    if (found := kept.read(TracedFit)) is not None:
+    found = kept.read(TracedFit)
+    if found is not None and found.sources == contents_of(found.sources):
         return found
-    traced, model = look(program, target)
-    found = TracedFit(features=traced.features, timeline=traced.timeline, model=model)
+    with unseen(shows_errors=True):
+        traced, model = look(program, target)
+    found = TracedFit(
+        features=traced.features, timeline=traced.timeline, model=model, sources=contents_of(model.sources)
+    )  # fmt: skip
     kept.write(found)
     return found
 
@@ -105,7 +123,8 @@ def trace_plan(program: Sequence[str], target: str, plan: FitPlan) -> Certified:
     with tempfile.TemporaryDirectory(prefix="stoker-fit-") as place:
         given, came = Path(place, "plan.json"), Path(place, "applied.json")
         given.write_bytes(to_json(plan))
-        features, timeline = trace_program(program, target=target, child=(CHILD, str(given), str(came)))
+        with unseen():
+            features, timeline = trace_program(program, target=target, child=(CHILD, str(given), str(came)))
         left = msgspec.json.decode(came.read_bytes(), type=dict[str, str])
     return Certified(features, timeline, left)
 
@@ -122,7 +141,26 @@ def trace_changed(
         autocast: whether its models compute in bf16.
     """
     child = (CHILD, BF16, "") if autocast else (FEATURES_CHILD,)
-    return trace_program(program, target=target, batch_times=batch_times, child=child)
+    with unseen():
+        return trace_program(program, target=target, batch_times=batch_times, child=child)
+
+
+@contextmanager
+def unseen(*, shows_errors: bool = False) -> Generator[None]:
+    """Hides what the program prints while it is traced: it prints the same, with numbers that are true, when it runs.
+
+    Args:
+        shows_errors: whether it is shown after all if the program cannot be traced.
+    """
+    with tempfile.TemporaryDirectory(prefix="stoker-fit-") as place:
+        log = Path(place, "printed")
+        try:
+            with said_to(log):
+                yield
+        except TracingError:
+            if shows_errors and log.exists():
+                os.write(2, log.read_bytes())
+            raise
 
 
 def default_folder() -> Path:
@@ -141,16 +179,27 @@ def fingerprint(program: Sequence[str]) -> str:
         *_versions(),
         *program,
         os.getcwd(),
+        input_stamp(),
         *_environment(),
     ):
         digest.update(part.encode("utf-8", "surrogateescape") + b"\0")
     for file in _files(program):
         digest.update(str(file).encode("utf-8", "surrogateescape") + b"\0")
-        try:
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
-        except OSError:
-            continue
+        digest.update(_content(file).encode())
     return digest.hexdigest()[:24]
+
+
+def contents_of(files: Iterable[str]) -> dict[str, str]:
+    """What files hold now, by hash."""
+    return {name: _content(Path(name)) for name in files}
+
+
+def _content(file: Path) -> str:
+    """A hash of what is in a file; empty for one that cannot be read."""
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def _versions() -> Iterable[str]:
@@ -162,9 +211,10 @@ def _versions() -> Iterable[str]:
 
 
 def _environment() -> Iterable[str]:
-    """Variables that a program may read for its sizes; those of a run of stoker, a shell or a terminal say nothing."""
-    names = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "WORLD_SIZE", "PYTHONPATH")
-    return [f"{name}={os.environ[name]}" for name in names if name in os.environ]
+    """Variables that a program may read for its sizes, sorted; those of launchers, shells and terminals say nothing."""
+    for name, value in sorted(os.environ.items()):
+        if name not in _NEW_EACH_RUN and not name.startswith(_KINDS_NEW_EACH_RUN):
+            yield f"{name}={value}"
 
 
 def _files(program: Sequence[str]) -> list[Path]:

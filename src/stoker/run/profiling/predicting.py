@@ -5,15 +5,13 @@ If it cannot be predicted, the profile has a line with the reason.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-import os
-import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stoker.core.errors import StokerError
+from stoker.core.saying import said_to
 from stoker.perf import catalogue, machine
 from stoker.perf.diagnosis.residual import find_residual, modules_of
 from stoker.perf.features.program import characterise_program
@@ -59,7 +57,7 @@ def trace(program: Sequence[str], device: str, ranks: int, log: Path) -> tuple[S
     if not traced:
         return None, f"only scripts and modules can be traced, not `{' '.join(program[:2])}`"
     try:
-        with _said_to(log), as_rank_of(ranks):
+        with said_to(log), as_rank_of(ranks):
             found = characterise_program(traced, target="cuda" if device == "cuda" else "cpu")
     except StokerError as error:
         why = str(error.args[0]).replace("what it printed is above", f"what it printed is in {log}")
@@ -68,20 +66,6 @@ def trace(program: Sequence[str], device: str, ranks: int, log: Path) -> tuple[S
         return None, "tracing was interrupted"
     log.unlink(missing_ok=True)
     return found, ""
-
-
-@contextlib.contextmanager
-def _said_to(log: Path) -> Generator[None]:
-    """Sends this process's standard error, and that of its children, to a file."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with log.open("wb") as file:
-        os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 def prophesy(profile: Profile, features: StepFeatures | None, why_not: str) -> Prophecy:

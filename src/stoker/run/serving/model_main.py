@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.backends.parents import die_with, set_name
 from stoker.core.code.definitions import load_function
+from stoker.core.parents import die_with, set_name
 from stoker.run.serving.sources import ModelForm
 from stoker.serve.engine import Model
 from stoker.serve.processes.model_process import ModelProcess

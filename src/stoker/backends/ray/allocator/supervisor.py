@@ -18,8 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.backends.parents import die_with
 from stoker.backends.process_tree import end_tree
+from stoker.core.parents import die_with
 
 COULD_NOT_START = 126
 _POLL_S = 0.05

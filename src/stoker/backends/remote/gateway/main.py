@@ -17,7 +17,6 @@ import time
 
 import msgspec
 
-from stoker.backends.parents import die_with, set_name
 from stoker.backends.remote import messages
 from stoker.backends.remote.brokering import BrokerSettings, KnownHost, Wanted
 from stoker.backends.remote.caching import ShippedCache, shipped_cache
@@ -29,6 +28,7 @@ from stoker.backends.remote.messages import BATCH_HEAD_BYTES, RemoteKind, finger
 from stoker.backends.ship_records import DIGEST, FAILED, MAKE, PROGRAM, RECORD, SAMPLE
 from stoker.cache.settings import CacheSettings
 from stoker.core.errors import StokerError, WireError
+from stoker.core.parents import die_with, set_name
 from stoker.core.saying import say
 from stoker.feed.transport.messages import Channel, Frame, MessageKind, unpack_lease
 from stoker.wire.certificates import create_certificate

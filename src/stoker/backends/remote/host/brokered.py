@@ -15,8 +15,8 @@ import time
 
 import msgspec
 
-from stoker.backends.parents import die_with, set_name
 from stoker.core.errors import StokerError
+from stoker.core.parents import die_with, set_name
 from stoker.wire.certificates import create_certificate
 from stoker.wire.sockets import address_of, listen
 from stoker.wire.tls import TlsSocket, between

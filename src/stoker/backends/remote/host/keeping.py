@@ -14,8 +14,8 @@ import socket
 import time
 from collections.abc import Callable
 
-from stoker.backends.parents import set_name
 from stoker.backends.remote.messages import CALL_BYTES, unpack_call
+from stoker.core.parents import set_name
 from stoker.wire.sockets import user_of
 
 KEEP_S = 3.0

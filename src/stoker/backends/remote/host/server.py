@@ -13,11 +13,11 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
-from stoker.backends.parents import die_with, set_name
 from stoker.backends.remote.host.keeping import ProgramClaim, ProgramKeeper, called_program
 from stoker.backends.remote.host.loading import LoadedProgram
 from stoker.backends.remote.host.session import HostSession
 from stoker.core.errors import StokerError
+from stoker.core.parents import die_with, set_name
 from stoker.core.saying import say
 from stoker.wire.sockets import keep_watch
 from stoker.wire.tls import TlsSocket

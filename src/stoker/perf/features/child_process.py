@@ -1,0 +1,101 @@
+"""A process that runs a program to look at it, besides the one that runs it in earnest.
+
+Both are to read the same standard input. A file can be opened twice; what comes through a pipe is there once, for the
+program. The process ends with the one that started it, and leaves nothing.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import os
+import signal
+import stat
+import subprocess
+import sys
+import termios
+from collections.abc import Generator, Sequence
+
+from stoker.core.interrupts import cleaned_up
+from stoker.core.parents import die_with
+
+_INPUT = 0
+
+
+def run_child(words: Sequence[str]) -> int:
+    """Runs python with some words and returns its status, which is negative for a signal. What it prints is an error.
+
+    Args:
+        words: its command line after the interpreter.
+    """
+    # Warnings about the CPU (no accelerator found and the like) say nothing about the program.
+    environ = {**os.environ, "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore")}
+
+    def begin() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # this process gets it as well, ends the child, and says so once
+        die_with(os.getppid())
+
+    with cleaned_up(), input_for_child() as given:
+        return subprocess.run(
+            [sys.executable, *words], check=False, stdin=given, stdout=2, env=environ, preexec_fn=begin
+        ).returncode
+
+
+@contextlib.contextmanager
+def input_for_child() -> Generator[int | None]:
+    """What ``subprocess`` takes as a child's standard input, so that nothing of this process's own one is used up.
+
+    That is a file from where it stands now, and nothing in the place of a pipe. A terminal and other devices are handed
+    over as they are, but for a terminal on which a question would not be seen.
+    """
+    mode = _mode()
+    if mode is None or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or (os.isatty(_INPUT) and not os.isatty(2)):
+        yield subprocess.DEVNULL
+    elif not stat.S_ISREG(mode):
+        yield None
+    elif (again := _opened_again()) is None:
+        yield subprocess.DEVNULL
+    else:
+        try:
+            yield again
+        finally:
+            os.close(again)
+
+
+def input_waits() -> bool:
+    """Whether this process's standard input is a pipe with something in it, which a child did not get."""
+    mode = _mode()
+    if mode is None or not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        return False
+    waiting = array.array("i", [0])
+    fcntl.ioctl(_INPUT, termios.FIONREAD, waiting)
+    return waiting[0] > 0
+
+
+def input_stamp() -> str:
+    """What tells one file as standard input from another one, or from a changed one; empty for all that is no file."""
+    mode = _mode()
+    if mode is None or not stat.S_ISREG(mode):
+        return ""
+    found = os.fstat(_INPUT)
+    place = os.lseek(_INPUT, 0, os.SEEK_CUR)
+    return f"{found.st_dev} {found.st_ino} {found.st_size} {found.st_mtime_ns} {place}"
+
+
+def _mode() -> int | None:
+    """What kind of file it is; None if it is closed."""
+    try:
+        return os.fstat(_INPUT).st_mode
+    except OSError:
+        return None
+
+
+def _opened_again() -> int | None:
+    """The file with a separate position, unlike a duplicate's; None if this user may not open it."""
+    try:
+        again = os.open(f"/proc/self/fd/{_INPUT}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    os.lseek(again, os.lseek(_INPUT, 0, os.SEEK_CUR), os.SEEK_SET)
+    return again
