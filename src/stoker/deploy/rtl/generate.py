@@ -27,6 +27,11 @@ class DesignEnd(msgspec.Struct, frozen=True, kw_only=True):
     number_bytes: int
     signed: bool
 
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of a sample on the outside."""
+        return self.words * self.lanes * self.number_bytes
+
 
 class DesignDescription(msgspec.Struct, frozen=True, kw_only=True):
     """What a folder holds, and what is known of the design without running it."""

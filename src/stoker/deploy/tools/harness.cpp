@@ -1,6 +1,10 @@
-// Drives a Verilated design: samples from files into its AXI4-Streams, results into files, with random pauses on both
-// sides if asked for. Watches the protocol of the outputs and, when nothing moves any more, asks the design's registers
-// which FIFOs are full. `ports.hpp` is written for each design; one line of JSON goes to standard output.
+// Drives a Verilated design: samples into its AXI4-Streams and results out of them, with random pauses on both sides if
+// asked for. Watches the protocol of the outputs and, when nothing moves any more, asks the design's registers which
+// FIFOs are full. `ports.hpp` is written for each design. Two ways to run it:
+//   simulator FOLDER SAMPLES SEED STALL_IN STALL_OUT    samples and results in files, one line of JSON on standard output
+//   simulator serve SEED    batch after batch over standard input and output, until that ends: a word of 64 bits with
+//                           the samples, then the samples of each input; back come the length of a line of JSON, the
+//                           line, and the results of each output if all of them came
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -95,6 +99,33 @@ struct Bench {
     std::vector<Out> outs;
     uint64_t cycle = 0;
 
+    // All that is not reset begins with random bits: nothing may depend on it.
+    explicit Bench(uint64_t seed) {
+        context.randReset(2);
+        context.randSeed(static_cast<int>(seed + 1));
+        top = std::make_unique<Vaccelerator>(&context);
+#define X(AT, BYTES, WORDS) ins.push_back({BYTES, WORDS, {}});
+        DESIGN_INPUTS(X)
+#undef X
+#define X(AT, BYTES, WORDS) outs.push_back({BYTES, WORDS, {}});
+        DESIGN_OUTPUTS(X)
+#undef X
+        top->s_axi_awvalid = top->s_axi_wvalid = top->s_axi_arvalid = 0;
+        top->s_axi_bready = top->s_axi_rready = 0;
+#define X(AT, BYTES, WORDS) top->s##AT##_axis_tvalid = 0, top->s##AT##_axis_tlast = 0;
+        DESIGN_INPUTS(X)
+#undef X
+#define X(AT, BYTES, WORDS) top->m##AT##_axis_tready = 0;
+        DESIGN_OUTPUTS(X)
+#undef X
+        top->aresetn = 0;
+        context.assertOn(false);  // before the reset, nothing holds
+        for (int at = 0; at < 4; ++at) settle(), edge();
+        context.assertOn(true);
+        top->aresetn = 1;
+        for (int at = 0; at < 2; ++at) settle(), edge();
+    }
+
     void settle() {
         top->aclk = 0;
         top->eval();
@@ -147,56 +178,24 @@ std::string broken_rule(const Out& out, bool valid, const Bytes& word, bool last
     return "";
 }
 
-}  // namespace
+struct Seen {  // in one run over some samples
+    uint64_t cycles = 0;
+    bool stuck = false;
+    std::string wrong;
+};
 
-int main(int argc, char** argv) {
-    if (argc != 6) {
-        std::fprintf(stderr, "usage: simulator FOLDER SAMPLES SEED STALL_IN STALL_OUT\n");
-        return 2;
-    }
-    const std::string folder = argv[1];
-    const uint64_t samples = std::strtoull(argv[2], nullptr, 10), seed = std::strtoull(argv[3], nullptr, 10);
-    const double stall_in = std::atof(argv[4]), stall_out = std::atof(argv[5]);
-
-    Bench bench;
-    // All that is not reset begins with random bits: nothing may depend on it.
-    bench.context.randReset(2);
-    bench.context.randSeed(static_cast<int>(seed + 1));
-    bench.top = std::make_unique<Vaccelerator>(&bench.context);
+// Sends so many samples, whose numbers the inputs hold, and takes their results.
+Seen run(Bench& bench, uint64_t samples, Random& random, double stall_in, double stall_out) {
     Vaccelerator* top = bench.top.get();
-#define X(AT, BYTES, WORDS) \
-    bench.ins.push_back({BYTES, WORDS, read_file(folder + "/in" #AT ".bin")}); \
-    if (bench.ins.back().data.size() != samples * (BYTES) * (WORDS)) return std::fprintf(stderr, "in" #AT ".bin has a wrong size\n"), 3;
-    DESIGN_INPUTS(X)
-#undef X
-#define X(AT, BYTES, WORDS) bench.outs.push_back({BYTES, WORDS, {}});
-    DESIGN_OUTPUTS(X)
-#undef X
-
-    top->s_axi_awvalid = top->s_axi_wvalid = top->s_axi_arvalid = 0;
-    top->s_axi_bready = top->s_axi_rready = 0;
-#define X(AT, BYTES, WORDS) top->s##AT##_axis_tvalid = 0, top->s##AT##_axis_tlast = 0;
-    DESIGN_INPUTS(X)
-#undef X
-#define X(AT, BYTES, WORDS) top->m##AT##_axis_tready = 0;
-    DESIGN_OUTPUTS(X)
-#undef X
-    top->aresetn = 0;
-    bench.context.assertOn(false);  // before the reset, nothing holds
-    for (int at = 0; at < 4; ++at) bench.settle(), bench.edge();
-    bench.context.assertOn(true);
-    top->aresetn = 1;
-    for (int at = 0; at < 2; ++at) bench.settle(), bench.edge();
-    const uint32_t digest = bench.read_register(0x04);
     bench.write_register(0x08, 0);
-
-    Random random(seed);
+    for (In& in : bench.ins) in.next = 0, in.valid = false;
+    for (Out& out : bench.outs) out.next = 0, out.waiting = false, out.data.clear(), out.done.clear();
+    Seen seen;
     const uint64_t begun = bench.cycle;
     uint64_t idle = 0;
-    size_t left = bench.outs.size();
-    std::string wrong;
-    bool stuck = false;
-    while (left && wrong.empty() && !stuck) {
+    size_t left = samples ? bench.outs.size() : 0;
+    std::string& wrong = seen.wrong;
+    while (left && wrong.empty() && !seen.stuck) {
 #define X(AT, BYTES, WORDS)                                                                \
     {                                                                                      \
         In& in = bench.ins[AT];                                                            \
@@ -244,48 +243,106 @@ int main(int argc, char** argv) {
 #undef X
         bench.edge();
         idle = moved ? 0 : idle + 1;
-        stuck = idle > DESIGN_WATCHDOG * 4ULL;
+        seen.stuck = idle > DESIGN_WATCHDOG * 4ULL;
     }
-
-    // All that was given is done; a design that goes on alone has made something up.
-    for (uint64_t at = 0; at < 64 && wrong.empty() && !stuck; ++at) {
+    seen.cycles = bench.cycle - begun;
 #define X(AT, BYTES, WORDS) top->s##AT##_axis_tvalid = 0;
-        DESIGN_INPUTS(X)
+    DESIGN_INPUTS(X)
 #undef X
+    return seen;
+}
+
+// All that was given is done; a design that goes on alone has made something up.
+void check_end(Bench& bench, Seen& seen) {
+    Vaccelerator* top = bench.top.get();
+    for (uint64_t at = 0; at < 64 && seen.wrong.empty() && !seen.stuck; ++at) {
         bench.settle();
-#define X(AT, BYTES, WORDS) if (top->m##AT##_axis_tvalid) wrong = "more words than the samples have";
+#define X(AT, BYTES, WORDS) if (top->m##AT##_axis_tvalid) seen.wrong = "more words than the samples have";
         DESIGN_OUTPUTS(X)
 #undef X
         bench.edge();
     }
+}
 
-    const uint64_t cycles = bench.cycle - begun;
-    const uint32_t status = bench.read_register(0x08), counted_in = bench.read_register(0x10), counted_out = bench.read_register(0x14);
-    std::string full;
+template <typename Numbers>
+std::string listed(const Numbers& numbers) {
+    std::string text;
+    for (const auto each : numbers) text += (text.empty() ? "" : ",") + std::to_string(each);
+    return "[" + text + "]";
+}
+
+// A line of JSON: what was seen, and what the design's registers say.
+std::string told(Bench& bench, const Seen& seen) {
+    const uint32_t digest = bench.read_register(0x04), status = bench.read_register(0x08);
+    const uint32_t counted_in = bench.read_register(0x10), counted_out = bench.read_register(0x14);
+    std::vector<uint32_t> full;
     const uint32_t fifos = bench.read_register(0x24);
     for (uint32_t at = 0; at < fifos; ++at) {
-        if ((bench.read_register(0x28 + at / 32 * 4) >> (at % 32)) & 1) full += (full.empty() ? "" : ",") + std::to_string(at);
+        if ((bench.read_register(0x28 + at / 32 * 4) >> (at % 32)) & 1) full.push_back(at);
     }
-#define X(AT, BYTES, WORDS)                                                                      \
-    {                                                                                            \
-        std::FILE* file = std::fopen((folder + "/out" #AT ".bin").c_str(), "wb");                \
-        if (!file) return std::perror("out" #AT ".bin"), 3;                                      \
-        std::fwrite(bench.outs[AT].data.data(), 1, bench.outs[AT].data.size(), file);            \
-        if (std::fclose(file)) return std::perror("out" #AT ".bin"), 3;                          \
-    }
-    DESIGN_OUTPUTS(X)
-#undef X
     std::string done;
-    for (const Out& out : bench.outs) {
-        std::string cycles_of;
-        for (uint64_t each : out.done) cycles_of += (cycles_of.empty() ? "" : ",") + std::to_string(each);
-        done += (done.empty() ? "[" : ",[") + cycles_of + "]";
+    for (const Out& out : bench.outs) done += (done.empty() ? "" : ",") + listed(out.done);
+    return "{\"digest\":" + std::to_string(digest) + ",\"cycles\":" + std::to_string(seen.cycles) + ",\"done\":[" + done +
+           "],\"stuck\":" + (seen.stuck ? "true" : "false") + ",\"full\":" + listed(full) + ",\"wrong\":\"" + seen.wrong +
+           "\",\"samples_in\":" + std::to_string(counted_in) + ",\"samples_out\":" + std::to_string(counted_out) +
+           ",\"misplaced\":" + ((status & 2) ? "true" : "false") + "}\n";
+}
+
+int run_files(Bench& bench, const std::string& folder, uint64_t samples, Random& random, double stall_in, double stall_out) {
+    for (size_t at = 0; at < bench.ins.size(); ++at) {
+        In& in = bench.ins[at];
+        const std::string name = "in" + std::to_string(at) + ".bin";
+        in.data = read_file(folder + "/" + name);
+        if (in.data.size() != samples * in.bytes * in.words) return std::fprintf(stderr, "%s has a wrong size\n", name.c_str()), 3;
     }
-    std::printf(
-        "{\"digest\":%u,\"cycles\":%llu,\"done\":[%s],\"stuck\":%s,\"full\":[%s],\"wrong\":\"%s\",\"samples_in\":%u,"
-        "\"samples_out\":%u,\"misplaced\":%s}\n",
-        digest, static_cast<unsigned long long>(cycles), done.c_str(), stuck ? "true" : "false", full.c_str(), wrong.c_str(),
-        counted_in, counted_out, (status & 2) ? "true" : "false");
-    top->final();
+    Seen seen = run(bench, samples, random, stall_in, stall_out);
+    check_end(bench, seen);
+    const std::string line = told(bench, seen);
+    for (size_t at = 0; at < bench.outs.size(); ++at) {
+        const std::string path = folder + "/out" + std::to_string(at) + ".bin";
+        std::FILE* file = std::fopen(path.c_str(), "wb");
+        if (!file) return std::perror(path.c_str()), 3;
+        std::fwrite(bench.outs[at].data.data(), 1, bench.outs[at].data.size(), file);
+        if (std::fclose(file)) return std::perror(path.c_str()), 3;
+    }
+    std::fputs(line.c_str(), stdout);
     return 0;
+}
+
+bool take(void* data, size_t bytes) { return std::fread(data, 1, bytes, stdin) == bytes; }
+
+int run_batches(Bench& bench, Random& random) {
+    for (uint64_t samples; take(&samples, sizeof samples);) {
+        for (In& in : bench.ins) {
+            in.data.resize(samples * in.bytes * in.words);
+            if (!take(in.data.data(), in.data.size())) return 3;  // whoever sent it is gone
+        }
+        const Seen seen = run(bench, samples, random, 0, 0);
+        const std::string line = told(bench, seen);
+        const uint64_t size = line.size();
+        std::fwrite(&size, sizeof size, 1, stdout);
+        std::fwrite(line.data(), 1, size, stdout);
+        if (seen.wrong.empty() && !seen.stuck) {
+            for (const Out& out : bench.outs) std::fwrite(out.data.data(), 1, out.data.size(), stdout);
+        }
+        if (std::fflush(stdout)) return 3;
+    }
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const bool serves = argc == 3 && std::string(argv[1]) == "serve";
+    if (!serves && argc != 6) {
+        std::fprintf(stderr, "usage: simulator FOLDER SAMPLES SEED STALL_IN STALL_OUT | serve SEED\n");
+        return 2;
+    }
+    const uint64_t seed = std::strtoull(argv[serves ? 2 : 3], nullptr, 10);
+    Bench bench(seed);
+    Random random(seed);
+    const int status = serves ? run_batches(bench, random)
+                              : run_files(bench, argv[1], std::strtoull(argv[2], nullptr, 10), random, std::atof(argv[4]), std::atof(argv[5]));
+    bench.top->final();
+    return status;
 }

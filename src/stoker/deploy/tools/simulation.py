@@ -84,7 +84,7 @@ def simulate(
     with tempfile.TemporaryDirectory(prefix="stoker-simulation-") as name:
         folder = Path(name)
         for at, end in enumerate(description.inputs):
-            (folder / f"in{at}.bin").write_bytes(_bytes(inputs[end.value].reshape(samples, -1), end))
+            (folder / f"in{at}.bin").write_bytes(bytes_of(inputs[end.value].reshape(samples, -1), end))
         line = run_tool(
             [str(program), name, str(samples), str(chosen.seed), str(chosen.before), str(chosen.after)],
             folder=design, limit_s=limit_s, doing=f"simulating {samples} samples",
@@ -94,18 +94,20 @@ def simulate(
         except (IndexError, msgspec.DecodeError) as error:
             raise ToolError(f"`{program}` must end with a line of JSON, got {line.strip()[-500:]!r}") from error
         results = {
-            end.value: _numbers((folder / f"out{at}.bin").read_bytes(), end)
+            end.value: numbers_of((folder / f"out{at}.bin").read_bytes(), end)
             for at, end in enumerate(description.outputs)
         }
     return results, outcome
 
 
-def _bytes(numbers: Integers, end: DesignEnd) -> bytes:
+def bytes_of(numbers: Integers, end: DesignEnd) -> bytes:
+    """Numbers as an end of a design carries them."""
     return numbers.astype(_dtype(end)).tobytes()
 
 
-def _numbers(data: bytes, end: DesignEnd) -> NDArray[np.int32]:
-    whole = len(data) // (end.words * end.lanes * end.number_bytes)
+def numbers_of(data: bytes, end: DesignEnd) -> NDArray[np.int32]:
+    """The numbers of whole samples that an end of a design gave: (samples, words * lanes)."""
+    whole = len(data) // end.sample_bytes
     found = np.frombuffer(data, _dtype(end), whole * end.words * end.lanes)
     return found.reshape(whole, end.words * end.lanes).astype(np.int32)
 

