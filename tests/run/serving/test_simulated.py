@@ -94,6 +94,21 @@ def test_tritons_client_asks_a_simulated_design(package: Path, tmp_path: Path) -
 @pytest.mark.integration
 @pytest.mark.slow("compiles a simulator, and Verilator's runtime where no earlier run did")
 @needs_verilator
+def test_a_new_version_is_an_update_of_the_same_design(package: Path, tmp_path: Path) -> None:
+    """No simulator is built for it: the design's text has nothing of a training."""
+    other, design = tmp_path / "other.pkg", tmp_path / "rtl"
+    write_package(other, small(9), "small")
+    rtl.main([str(package), "--out", str(design), "--updatable", "--json"])
+    for path, graph in ((package, small()), (other, small(9))):
+        engine = load(chosen_forms(forms_of(f"{path}@{design}", 1), "rtl")[0]).engine()
+        assert np.array_equal(engine.run({"x": ROWS})["y"], NumpyEngine(graph)({"x": ROWS})["y"])
+        assert engine.interface.parameters["package"] == read_package(path).digest[:12]
+        engine.close()
+
+
+@pytest.mark.integration
+@pytest.mark.slow("compiles a simulator, and Verilator's runtime where no earlier run did")
+@needs_verilator
 def test_a_simulator_that_ends_is_followed_by_another(package: Path, tmp_path: Path) -> None:
     read = read_package(package)
     design = simulated_design(read)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from stoker.cli.arguments import Parser, duration, whole
 from stoker.cli.output import print_json
@@ -19,10 +20,12 @@ from stoker.core.errors import ConfigError
 from stoker.deploy.batches import parts_of
 from stoker.deploy.engines.ends import taken
 from stoker.deploy.hardware.designing import chosen_foldings, design
+from stoker.deploy.hardware.updates import verify_updates
 from stoker.deploy.hardware.verification import random_samples, verify
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.package.folder import read_package
 from stoker.deploy.rtl.generate import read_design
+from stoker.deploy.rtl.updating import update_of
 from stoker.ui.deploy.hardware_text import render_verification
 from stoker.ui.terminal import style_for
 
@@ -34,7 +37,8 @@ law in NumPy. LOADER returns batches as of `stoker deploy quantise`; without it 
 of each input, which reaches more than real samples do.
 examples:
   stoker deploy verify digits.pkg                              a design of the default size, random samples
-  stoker deploy verify digits.pkg --design rtl --data calib.py:test_loader"""
+  stoker deploy verify digits.pkg --design rtl --data calib.py:test_loader
+  stoker deploy verify digits.pkg --design rtl --update retrained.pkg"""
 
 
 def main(argv: list[str]) -> int:
@@ -48,6 +52,7 @@ def main(argv: list[str]) -> int:
     """
     arguments = _parser().parse_args(argv)
     package = read_package(arguments.package)
+    other = read_package(arguments.update) if arguments.update else None
     try:
         inputs = (
             taken(package.graph, _batches(package.graph, arguments.data, arguments.samples))
@@ -57,13 +62,19 @@ def main(argv: list[str]) -> int:
         with tempfile.TemporaryDirectory(prefix="stoker-design-") as made:
             folder = arguments.design or Path(made)
             if arguments.design is None:
-                design(package.graph, chosen_foldings(package.graph), folder, package.digest)
+                foldings = chosen_foldings(package.graph)
+                design(package.graph, foldings, folder, package.digest, updatable=other is not None)
             elif read_design(folder).source != package.digest:
                 raise ConfigError(
                     f"`{folder}` must be a design of `{arguments.package}`, and was made from another; "
                     f"write it again with `stoker deploy rtl {arguments.package} --out {folder}`"
                 )
+            if other is not None:  # before the build: what does not fit is known at once
+                update_of(read_design(folder), other.graph, other.digest)
             found = verify(package.graph, folder, inputs, limit_s=arguments.limit)
+            if other is not None:
+                updates = verify_updates(package, other, folder, inputs, limit_s=arguments.limit)
+                found = structs.replace(found, updates=updates)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if arguments.json:
@@ -101,6 +112,7 @@ def _parser() -> Parser:
     )
     add = parser.add_argument
     add("--design", type=Path, metavar="DIR", help="folder that `stoker deploy rtl` wrote (default: a new design)")
+    add("--update", type=Path, metavar="PACKAGE", help="another model, which comes and goes in mid-stream")
     add("--data", metavar="LOADER", help="file.py:function or module:function of batches to send")
     add("--samples", type=whole(1), metavar="N", help=f"how many (default: all of LOADER, or {_SAMPLES} at random)")
     add("--seed", type=whole(0), default=0, metavar="N", help="of random samples (default: 0)")

@@ -133,7 +133,8 @@ def _parser() -> Parser:
     )
     add = parser.add_argument
     add("models", metavar="MODEL", nargs="+", help="[NAME=]SOURCE; see below")
-    add("--engine", choices=("auto", *ENGINES), default="auto", help="what computes (default: the fastest, as timed; never rtl, a simulated design)")
+    add("--engine", choices=("auto", *ENGINES), default="auto",
+        help="what computes (default: the fastest, as timed; never rtl, a simulated design)")  # fmt: skip
     add("--slo", type=duration("20ms"), metavar="TIME", help="time from a request to its answer (default: no promise)")
     add("--engines", type=whole(1, 256), metavar="N", help="processes that compute (default: 2, on one core 1)")
     add("--threads", type=whole(1, 256), metavar="N", help="threads of each (default: the cores over the engines)")

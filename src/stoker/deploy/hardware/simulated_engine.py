@@ -17,8 +17,9 @@ from stoker.deploy.ir.graph import IntegerGraph, Integers
 from stoker.deploy.package.folder import IntegerPackage
 from stoker.deploy.rtl.generate import DesignDescription, design_files, read_design
 from stoker.deploy.rtl.mapping import lower
+from stoker.deploy.rtl.updating import update_of
 from stoker.deploy.tools.kept import kept
-from stoker.deploy.tools.simulation import Outcome
+from stoker.deploy.tools.simulation import Outcome, Update
 from stoker.deploy.tools.simulator_process import SimulatorProcess
 from stoker.deploy.tools.verilator import simulator
 from stoker.records.deploy.hardware import FittedDesign
@@ -32,12 +33,14 @@ class SimulatedDesign:
         folder: of the design.
         description: of the design.
         program: its simulator.
+        news: updates that bring another package's numbers in before it answers; none where it is the package's own.
         fitted: on an FPGA, where ``stoker deploy fit`` has placed it.
     """
 
     folder: Path
     description: DesignDescription
     program: Path
+    news: tuple[Update, ...]
     fitted: FittedDesign | None
 
 
@@ -48,20 +51,28 @@ def simulated_design(
 
     Args:
         package: whose design it is.
-        folder: that ``stoker deploy rtl`` wrote; a design of the default size without one.
+        folder: that ``stoker deploy rtl`` wrote, of this package, or an updatable one of a package of its structure; a
+            design of the default size without one.
         kept_in: where what tools make is kept; the user's cache by default.
 
     Raises:
         MissingExtraError: Verilator is not installed.
         ToolError: a tool fails or takes too long.
-        ValueError: an operation has no unit, or the folder holds no design, or one of another package.
+        ValueError: an operation has no unit, or the folder holds no design, or one that cannot be this package's.
     """
     found = folder or _default_design(package, kept_in)
     description = read_design(found)
+    news: tuple[Update, ...] = ()
     if description.source != package.digest:
-        raise ValueError(f"`{found}` must be a design of this package, and was made from another; write it again")
+        if description.updates is None:
+            raise ValueError(f"`{found}` must be a design of this package, and was made from another; write it again")
+        news = (Update(0, update_of(description, package.graph, package.digest)),)
     return SimulatedDesign(
-        folder=found, description=description, program=simulator(found, kept_in), fitted=read_fit(found, description)
+        folder=found,
+        description=description,
+        program=simulator(found, kept_in),
+        news=news,
+        fitted=read_fit(found, description),
     )
 
 
@@ -111,9 +122,13 @@ class SimulatedEngine(IntegerEngine):
 
     def _run(self, values: Mapping[str, Integers]) -> tuple[dict[str, Integers], Outcome]:
         design = self._design
+        news: tuple[Update, ...] = ()
         if self._process is None:  # or it has ended: the batch after it finds a fresh one
             self._process = SimulatorProcess(design.program, design.folder, design.description)
+            news = design.news
         try:
+            if news:
+                self._process.run({name: array[:0] for name, array in values.items()}, news)
             found, outcome = self._process.run(values)
         except ToolError:
             self._process = None

@@ -53,12 +53,12 @@ def verify(
             pool.submit(simulate, program, design, description, inputs, stalls=WAYS[way], limit_s=limit_s)
             for way in ways
         ]
-        law = _law(graph, inputs)
+        law = law_of(graph, inputs)
         found = tuple(_compared(way, law, description, *run.result()) for way, run in zip(ways, runs, strict=True))
     return VerifiedDesign(ways=found, cycles=description.cycles)
 
 
-def _law(graph: IntegerGraph, inputs: Mapping[str, Integers]) -> dict[str, NDArray[np.int32]]:
+def law_of(graph: IntegerGraph, inputs: Mapping[str, Integers]) -> dict[str, NDArray[np.int32]]:
     """The law's outputs, flat for each sample."""
     engine = NumpyEngine(graph)
     samples = len(next(iter(inputs.values())))

@@ -1,4 +1,4 @@
-"""A design's simulator as a process that stays: batch after batch over its pipes, none of which is built or started anew.
+"""A design's simulator as a process that stays: batch after batch over its pipes, without another start.
 
 It ends with whoever holds the other ends of the pipes, whatever ends that.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from stoker.core.errors import ToolError
 from stoker.deploy.ir.graph import Integers
 from stoker.deploy.rtl.generate import DesignDescription
-from stoker.deploy.tools.simulation import Outcome, bytes_of, numbers_of
+from stoker.deploy.tools.simulation import Outcome, Update, bytes_of, numbers_of, update_bytes
 
 _SEED = "1"
 
@@ -44,11 +44,14 @@ class SimulatorProcess:
         except OSError as error:
             raise ToolError(f"`{program}` must run to simulate the design, and cannot be started: {error}") from error
 
-    def run(self, inputs: Mapping[str, Integers]) -> tuple[dict[str, NDArray[np.int32]], Outcome]:
+    def run(
+        self, inputs: Mapping[str, Integers], updates: Sequence[Update] = ()
+    ) -> tuple[dict[str, NDArray[np.int32]], Outcome]:
         """The design's output values for samples sent one right after another, and what was seen.
 
         Args:
             inputs: input values of the graph by name, each (samples, …).
+            updates: that go into the design next to them; nothing comes back before they have ended.
 
         Returns:
             (samples, words * lanes) by name of the value; nothing if the design stood still or broke a rule.
@@ -58,9 +61,11 @@ class SimulatorProcess:
         """
         assert self._process.stdin is not None
         samples = len(next(iter(inputs.values())))
+        news = update_bytes(updates)
+        head = samples.to_bytes(8, "little") + len(news).to_bytes(8, "little") + news
         parts = [bytes_of(inputs[end.value].reshape(samples, -1), end) for end in self._description.inputs]
         try:
-            self._process.stdin.write(b"".join((samples.to_bytes(8, "little"), *parts)))
+            self._process.stdin.write(b"".join((head, *parts)))
             self._process.stdin.flush()
         except OSError as error:
             raise self._ended() from error

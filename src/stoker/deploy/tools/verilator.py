@@ -80,6 +80,8 @@ def simulator(design: Path, folder: Path | None = None, *, limit_s: float = _LIM
 def ports_header(description: DesignDescription) -> str:
     """What the harness knows of a design: bytes of each word and words of a sample."""
     lines = [f"#define DESIGN_WATCHDOG {description.watchdog_cycles}"]
+    if description.updates is not None:
+        lines.append("#define DESIGN_UPDATES")
     for name, ends in (("INPUTS", description.inputs), ("OUTPUTS", description.outputs)):
         lines.append(f"#define DESIGN_{name}(X) {' '.join(_macro(at, end) for at, end in enumerate(ends))}")
     return "\n".join(lines) + "\n"

@@ -77,6 +77,11 @@ class PackageEngine:
         """The outputs for the inputs."""
         return self._engine(inputs)
 
+    def close(self) -> None:
+        """Ends what it started: the process of a simulated design."""
+        if isinstance(self._engine, SimulatedEngine):
+            self._engine.close()
+
 
 def facts_of(design: SimulatedDesign, latency_cycles: int) -> Facts:
     """What the hardware would take for a sample: in cycles, and in time where the design was placed.
