@@ -135,4 +135,4 @@ class TestJudging:
         twice = tuple(structs.replace(self.UPDATE, first=first) for first in (4, 4))
         outcome = structs.replace(self.SEEN, updates=twice)
         found = judged("w", self.LAWS, None, {"y": self.LAWS[0]["y"]}, outcome, updates=2, digest=7)  # type: ignore[arg-type]
-        assert "must be for later and later samples of the run, and were for 4, 4" in found.problem
+        assert "must be for later and later samples, and were for 4, 4" in found.problem

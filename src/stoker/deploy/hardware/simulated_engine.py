@@ -128,10 +128,14 @@ class SimulatedEngine(IntegerEngine):
             news = design.news
         try:
             if news:
-                self._process.run({name: array[:0] for name, array in values.items()}, news)
+                _, seen = self._process.run({name: array[:0] for name, array in values.items()}, news)
+                if any(each.refused for each in seen.updates):
+                    raise ToolError(
+                        f"`{design.folder}` must take an update of {len(news[0].words)} words, and refuses it"
+                    )
             found, outcome = self._process.run(values)
         except ToolError:
-            self._process = None
+            self.close()
             raise
         problem = problem_of(outcome, design.description, len(next(iter(values.values()))))
         if problem:

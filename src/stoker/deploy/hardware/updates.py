@@ -20,8 +20,10 @@ from stoker.records.deploy.hardware import UpdatedWay, VerifiedUpdates
 
 UPDATES = 4
 """Changes in a run, to the other model and back in turn."""
-_ROOM = 3
-"""Times the cycles of an update, for what follows its last word and for pauses of who sends it."""
+_TIMES = 2
+"""Cycles for a word of an update, with pauses of who sends it."""
+_INSIDE = 8
+"""Samples that leave a design before it takes the next update."""
 
 
 def verify_updates(
@@ -49,7 +51,8 @@ def verify_updates(
     words = [update_of(description, each.graph, each.digest) for each in (package, other)]
     samples = len(next(iter(inputs.values())))
     # Samples again and again, until updates are over long before them.
-    rounds = -(-_ROOM * (count + 1) * len(words[0]) // (samples * description.cycles))
+    between = _TIMES * len(words[0]) + _INSIDE * description.cycles
+    rounds = -(-(count + 1) * between // (samples * description.cycles))
     sent = {name: np.tile(array, (rounds, *(1,) * (array.ndim - 1))) for name, array in inputs.items()}
     plan = planned(samples * rounds, words, count)
     laws = [
@@ -113,7 +116,7 @@ def judged(
         due = np.where(model[:, None] == 0, wanted, laws[1][name])
         got = results[name]
         differing += int((got != due[: len(got)]).sum()) + due[len(got) :].size
-    taken = [each for each in outcome.updates if not each.refused]
+    taken = [each for each in outcome.updates if not each.refused and each.first < samples]
     return UpdatedWay(
         way=way, samples=samples, outputs=sum(each.size for each in laws[0].values()), differing=differing,
         mixed=int((~whole.any(axis=0)).sum()), updates=len(taken),
@@ -127,8 +130,9 @@ def _problem(outcome: Outcome, updates: int, firsts: list[int], digest: int) -> 
     refused = sum(each.refused for each in outcome.updates)
     if refused or len(outcome.updates) != updates:
         return f"of {updates} updates the design took {len(outcome.updates) - refused}"
-    if firsts != sorted(set(firsts)) or any(first >= outcome.samples_out for first in firsts):
-        return f"updates must be for later and later samples of the run, and were for {', '.join(map(str, firsts))}"
+    within = [first for first in firsts if first < outcome.samples_out]
+    if firsts != sorted(firsts) or len(set(within)) < len(within):
+        return f"updates must be for later and later samples, and were for {', '.join(map(str, firsts))}"
     if outcome.digest != digest:
         return f"the design must say that its model is {digest:08x} at the end, and says {outcome.digest:08x}"
     return ""

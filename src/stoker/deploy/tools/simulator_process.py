@@ -50,7 +50,7 @@ class SimulatorProcess:
         """The design's output values for samples sent one right after another, and what was seen.
 
         Args:
-            inputs: input values of the graph by name, each (samples, …).
+            inputs: input values of the graph by name, each (samples, …); there may be none where there are updates.
             updates: that go into the design next to them; nothing comes back before they have ended.
 
         Returns:
@@ -63,7 +63,7 @@ class SimulatorProcess:
         samples = len(next(iter(inputs.values())))
         news = update_bytes(updates)
         head = samples.to_bytes(8, "little") + len(news).to_bytes(8, "little") + news
-        parts = [bytes_of(inputs[end.value].reshape(samples, -1), end) for end in self._description.inputs]
+        parts = [bytes_of(inputs[end.value], end) for end in self._description.inputs]
         try:
             self._process.stdin.write(b"".join((head, *parts)))
             self._process.stdin.flush()

@@ -68,7 +68,7 @@ class UpdatedWay(msgspec.Struct, frozen=True, kw_only=True):
     mixed: int
     """Samples whose outputs are not all of one model."""
     updates: int
-    """Changes of the model."""
+    """Changes of the model between two samples of the run."""
     load_cycles: int
     """Cycles of the longest transfer, pauses of its sender included; the model before answers meanwhile."""
     until_next_cycles: int
