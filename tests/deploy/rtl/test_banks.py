@@ -59,7 +59,7 @@ def one_layer(**more: object) -> IntegerGraph:
 def test_another_structure_is_refused_by_what_differs(other: dict[str, object], told: str) -> None:
     _, description = described(one_layer(), 0)
     with pytest.raises(
-        ValueError, match=r"must be of the design's structure, and differs: .*write a design of its own"
+        ValueError, match=r"must be of the design's structure, and differs: .*write a separate design"
     ) as found:
         update_of(description, one_layer(**other), "0" * 8)
     assert any(each in str(found.value) for each in told.split("|")), found.value

@@ -21,7 +21,7 @@ _FIT = "fit.json"
 
 
 class _KeptFit(msgspec.Struct, frozen=True):
-    """What lies beside a design, and of which it is."""
+    """A file in a design's folder, and which design it is about."""
 
     digest: str
     found: FittedDesign
@@ -57,7 +57,7 @@ def fit(design: Path, part: Fpga, kept_in: Path | None = None, *, limit_s: float
         dsps=(taken.dsps, part.dsps), block_rams=(taken.block_rams, part.block_rams), clock_mhz=placed.clock_mhz,
         cycles=description.cycles, latency_cycles=outcome.latency(),
     )  # fmt: skip
-    # Beside the design: who simulates it says what its cycles would be in seconds.
+    # In the design's folder: who simulates it says what its cycles would be in seconds.
     (design / _FIT).write_bytes(msgspec.json.format(msgspec.json.encode(_KeptFit(description.digest, found))))
     return found
 

@@ -21,7 +21,7 @@ _SETTLE = 48
 """Cycles from a unit's last old piece of work to its last read of the old bank, but for words that leave in turn."""
 _PIECE = 32
 _ORDER = ("pads", "terms", "weights", "biases", "entries", "factors", "law")
-"""Of a unit's memories in the chain."""
+"""Order of a unit's memories in the chain."""
 
 
 def with_banks(structure: Structure) -> Structure:
@@ -156,5 +156,5 @@ def _signed(word: int, bits: int) -> int:
 
 
 def _kind(file: str) -> str:
-    """Of a memory, by the name of its file."""
+    """What a memory holds, by the name of its file."""
     return file.removesuffix(".hex").rpartition("_")[2]

@@ -115,6 +115,10 @@ def write_design(structure: Structure, folder: Path, source: str = "") -> Design
     """
     texts = design_files(structure, source)
     folder.mkdir(parents=True, exist_ok=True)
+    if (folder / DESCRIPTION).is_file():  # an older design may have files that this one has not
+        for each in folder.iterdir():
+            if each.suffix in (".sv", ".hex"):
+                each.unlink()
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return msgspec.json.decode(texts[DESCRIPTION], type=DesignDescription)

@@ -52,7 +52,7 @@ def update_of(description: DesignDescription, graph: IntegerGraph, digest: str) 
 def _refusal(found: list[str]) -> ValueError:
     shown = "; ".join(found[:_SHOWN]) + (f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
     return ValueError(
-        f"`update` must be of the design's structure, and differs: {shown}; write a design of its own with "
+        f"`update` must be of the design's structure, and differs: {shown}; write a separate design with "
         "`stoker deploy rtl`"
     )
 

@@ -1,6 +1,6 @@
 """A design's simulator as a process that stays: batch after batch over its pipes, without another start.
 
-It ends with whoever holds the other ends of the pipes, whatever ends that.
+It ends with the process that holds the other ends of the pipes, whatever ends that.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class SimulatorProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Number of the process."""
         return self._process.pid
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ class DesignSummary(msgspec.Struct, frozen=True, kw_only=True):
     fifos: dict[str, int]
     """Words of those in front of joins."""
     update_bytes: int | None = None
-    """Of another model's numbers; None where another model is another design."""
+    """Size of another model's numbers; None where another model is another design."""
 
 
 class VerifiedWay(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +87,7 @@ class VerifiedUpdates(msgspec.Struct, frozen=True, kw_only=True):
 
     ways: tuple[UpdatedWay, ...]
     bytes: int
-    """Of an update."""
+    """Size of an update."""
 
     @property
     def equal(self) -> bool:
