@@ -49,10 +49,10 @@ unit: setup
 	$(BIN)/python -m pytest -q -n 2 -m "not integration and not exhaustive"
 
 # Those that fork data workers from their own process are run apart: a fork costs in proportion to the memory of its
-# parent. They wait as much as they compute, and are three at a time.
+# parent. All wait as much as they compute, and are three at a time.
 integration: setup
 	$(call live,integration and forking and not exhaustive,3)
-	$(call live,integration and not forking and not exhaustive,2)
+	$(call live,integration and not forking and not exhaustive,3)
 
 # Kinds of tests of which `make test` has one each, over all that they can be about.
 exhaustive: setup

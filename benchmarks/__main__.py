@@ -89,6 +89,7 @@ BARS = (
     "cluster_live",
     "deploy_exact_rtl",
     "deploy_build",
+    "deploy_search",
 )
 RESULTS = Path(__file__).parent / "results"
 _VERSIONS = ("torch", "numpy", "opencv-python-headless", "msgspec")

@@ -12,7 +12,7 @@ from benchmarks.support.harness import Bar, Options, Report, no_collections, run
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.fleet import examine, synthetic_fleet
 from stoker.perf.planning.batches import Batches
-from stoker.perf.planning.front import PlanLimits
+from stoker.perf.planning.choosing import PlanLimits
 from stoker.perf.planning.memory import PlannedMemory
 from stoker.perf.planning.offers import read_prices
 from stoker.perf.planning.pricing import TrainingJob, predicted, refused

@@ -26,7 +26,7 @@ from benchmarks.support.harness import Bar, Options, Report, number, run
 from stoker.perf.calibration.fitting import Array
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.planning.batches import Batches
-from stoker.perf.planning.front import PlanLimits, front
+from stoker.perf.planning.choosing import PlanLimits, front
 from stoker.perf.planning.memory import PlannedMemory
 from stoker.perf.planning.offers import Offer, read_prices
 from stoker.perf.planning.pricing import PricedPlan, TrainingJob, predicted, refused

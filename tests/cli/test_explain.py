@@ -98,6 +98,7 @@ class TestProgram:
         assert len(json.loads(done.stdout)["loaders"]) == 8
         assert done.stderr.splitlines() == ["the program speaks"]
 
+    @pytest.mark.slow("two ranks start python and torch")
     def test_ranks_end_together(self, tmp_path: Path) -> None:
         torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
         done = run_stoker("explain", "--json", *torchrun, PROGRAM, cwd=tmp_path)

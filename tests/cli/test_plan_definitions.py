@@ -73,6 +73,7 @@ def test_a_function_of_a_file_is_asked_for_two_batches(folder: Path, capfd: pyte
         ("model.py:a b", "must be module:function or file.py:function"),
     ],
 )
+@pytest.mark.slow("the first imports torch")
 def test_definitions_that_are_none_are_named(
     name: str, said: str, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

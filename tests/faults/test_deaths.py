@@ -171,6 +171,7 @@ class TestWorkers:
 
 # Under plain python a worker that dies amid a sample may as well be told as a ConnectionResetError.
 @pytest.mark.parametrize(("how", "served"), [("segfault", True), ("exit", True), ("start", True), ("start", False)])
+@pytest.mark.slow("a program starts its loader anew until it is through")
 def test_a_program_that_restarts_on_torchs_error(how: str, served: bool, tmp_path: Path) -> None:
     with Trial(tmp_path, "restarting.py", how, served=served) as trial:
         assert trial.finish() == 0, trial.errors()

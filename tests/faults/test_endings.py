@@ -58,6 +58,7 @@ def test_killed(stack: ExitStack, tmp_path: Path) -> None:
         assert "Traceback" not in trial.errors(), name
 
 
+@pytest.mark.slow("programs are killed at every stage")
 def test_killed_with_its_template(stack: ExitStack, tmp_path: Path) -> None:
     for trial in started(stack, tmp_path, ["step 0", "between 0"]).values():
         for pid in [*trial.templates(), trial.pid]:
@@ -66,6 +67,7 @@ def test_killed_with_its_template(stack: ExitStack, tmp_path: Path) -> None:
         trial.check_nothing_left()
 
 
+@pytest.mark.slow("programs are interrupted at every stage")
 def test_interrupted(stack: ExitStack, tmp_path: Path) -> None:
     """Ctrl-C in a terminal: SIGINT to every process of the foreground group."""
     served = started(stack, tmp_path, STAGES)

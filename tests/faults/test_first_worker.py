@@ -218,6 +218,7 @@ class TestDeathOfTheTrainingProcess:
             trial.check_nothing_left()
 
 
+@pytest.mark.slow("forty crews start and end")
 def test_changed_datasets_leave_nothing() -> None:
     """Forty epochs, each of another dataset, so each with another first worker."""
 

@@ -63,6 +63,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     libc.umount2(str(place).encode(), 2)
 
 
+@pytest.mark.slow("two programs import torch")
 def test_two_runs_in_one_place(tmp_path: Path, expected: str) -> None:
     runs = [start(tmp_path, "--quiet") for _ in range(2)]
     for run in runs:

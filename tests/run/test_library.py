@@ -421,6 +421,7 @@ class TestDataLoader:
         assert "http" not in html
         assert "Numbers" in html
 
+    @pytest.mark.slow("a program imports torch")
     def test_a_loader_left_to_torch_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
         script = (
             "import torch, stoker\n"

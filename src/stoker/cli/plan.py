@@ -15,7 +15,7 @@ from stoker.cli.traced import ABOUT_PROGRAM, planned_of
 from stoker.core.errors import ConfigError
 from stoker.perf.catalogue import Gpu, catalogue
 from stoker.perf.planning.batches import Batches
-from stoker.perf.planning.front import PlanLimits
+from stoker.perf.planning.choosing import PlanLimits
 from stoker.perf.planning.memory import PlannedMemory
 from stoker.perf.planning.offers import PriceList, only, read_gpus, read_prices, without_prices
 from stoker.perf.planning.pricing import Predict, TrainingJob, anchored, predicted, refused

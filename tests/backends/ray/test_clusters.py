@@ -39,6 +39,7 @@ def test_status(cluster: clusters.ClusterRecord, joining_environ: dict[str, str]
     assert found["grants"] == found["links"] == []
 
 
+@pytest.mark.slow("starts a cluster")
 def test_the_token_is_for_this_user_alone(cluster: clusters.ClusterRecord) -> None:
     assert os.stat(cluster.token_file).st_mode & 0o777 == 0o600
     assert os.stat(cluster.temp_dir).st_mode & 0o077 == 0

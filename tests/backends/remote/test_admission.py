@@ -155,10 +155,12 @@ class TestLive:
         found += ", or for this run: --remote-pip 'torch==0.1'"
         assert said == f"`{host.address}` gets no data workers: {found}"
 
+    @pytest.mark.slow("the host loads another program")
     def test_other_bytes(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(HERE, "7")
         assert "it makes other bytes of item" in refused(Different(), first_notice, **host.settings)
 
+    @pytest.mark.slow("the host loads another program")
     def test_samples_that_cannot_be_made_there(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(HERE, "7")
         said = refused(Fails(0), first_notice, **host.settings)

@@ -91,6 +91,7 @@ def test_one_that_stops_there(host: Host) -> None:
     assert all("silent" in lost.cause for lost in harm(host, stop).lost())
 
 
+@pytest.mark.slow("the first of this file has the host load the program")
 def test_each_item_counts_once_where_it_was_made(host: Host) -> None:
     def count(taking: Taking, record: Record) -> None:
         items, away = taking.counters.items, taking.away

@@ -102,6 +102,7 @@ def test_pyarrow_reads_through_it(tmp_path: Path, environ: dict[str, str], s3_se
     assert "stoker: cache:" in done.stderr
 
 
+@pytest.mark.slow("two programs import torch")
 def test_the_report_has_a_line_and_the_run_a_record(tmp_path: Path, environ: dict[str, str]) -> None:
     directory = tmp_path / "own"
     (tmp_path / "program.py").write_text(TRAIN)
@@ -120,6 +121,7 @@ def test_the_report_has_a_line_and_the_run_a_record(tmp_path: Path, environ: dic
     assert record.hit_bytes >= 14_000
 
 
+@pytest.mark.slow("two programs import torch")
 def test_a_run_keeps_to_the_version_that_it_saw_first(
     tmp_path: Path, environ: dict[str, str], s3_server: S3Server
 ) -> None:

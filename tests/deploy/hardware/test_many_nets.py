@@ -7,6 +7,7 @@ import pytest
 
 from stoker.deploy.hardware.verification import problem_of, random_samples
 from stoker.deploy.rtl.mapping import lower
+from stoker.deploy.rtl.timing import latencies
 from stoker.deploy.tools.simulation import Stalls
 from tests.deploy.hardware.live import LiveDesign, needs_verilator
 from tests.deploy.rtl.nets import NetBuilder, any_net, random_foldings, together, tower
@@ -34,6 +35,8 @@ def test_all_outputs_are_the_laws(tmp_path: Path, first: int, fifos: str) -> Non
             measured = [seen.interval(at) for at in range(len(structure.outputs))]
             closed = [structure.cycles_of(end) for end in structure.outputs]
             assert measured == pytest.approx(closed, rel=0.01)
+            first_done = [seen.latency(at) for at in range(len(structure.outputs))]
+            assert latencies(structure) == pytest.approx(first_done, rel=0.03)
 
 
 @pytest.mark.slow("compiles a simulator")

@@ -9,7 +9,7 @@ import pytest
 
 from stoker.perf.communication.step_on_cluster import is_measured
 from stoker.perf.features.records import StepFeatures
-from stoker.perf.planning.front import PlanLimits
+from stoker.perf.planning.choosing import PlanLimits
 from stoker.perf.planning.offers import Offer, PriceList, only, without_prices
 from stoker.perf.planning.report import Question, answer
 from stoker.perf.planning.space import FAMILIES, Candidate, Space

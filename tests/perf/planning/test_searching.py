@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.perf.planning.front import PlanLimits, front
+from stoker.perf.planning.choosing import PlanLimits, front
 from stoker.perf.planning.pricing import PricedPlan, Rejection, price
 from stoker.perf.planning.searching import Stairs, examples, priced, search
 from stoker.perf.planning.space import Candidate, Space, candidates

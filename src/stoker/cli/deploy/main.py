@@ -8,9 +8,14 @@ from stoker.cli.groups import Subcommand, choose
 
 COMMANDS = (
     Subcommand("quantise", "quantise", "a trained model as a package of whole numbers, compared with float"),
+    Subcommand("build", "build", "all of it: a trained model quantised, searched, written, verified, placed"),
+    Subcommand("search", "search", "the design of a package that fits an FPGA and keeps limits of rate and latency"),
     Subcommand("rtl", "rtl", "a package as a dataflow design in SystemVerilog"),
     Subcommand("verify", "verify", "a design, simulated, against the law on every output"),
     Subcommand("fit", "fit", "a design on an FPGA: resources, clock, latency, as open tools estimate them"),
+    Subcommand(
+        "calibrate", "calibrate", "the model of resources and clocks that searches use, fitted to synthesised units"
+    ),
 )
 
 

@@ -14,6 +14,7 @@ from stoker.core.errors import ConfigError
 from stoker.deploy.hardware.designing import MULTIPLIERS, chosen_foldings, design
 from stoker.deploy.package.folder import read_package
 from stoker.deploy.rtl.folding import Folding
+from stoker.deploy.search.report import read_foldings
 from stoker.ui.deploy.hardware_text import render_design
 from stoker.ui.terminal import style_for
 
@@ -24,7 +25,8 @@ and output, and an AXI4-Lite port with counters and a watchdog; design.json says
 examples:
   stoker deploy rtl digits.pkg --out rtl                       the fastest within 24 multipliers
   stoker deploy rtl digits.pkg --out rtl --cycles 1024         the smallest with 1,024 cycles a sample
-  stoker deploy rtl digits.pkg --out rtl --fold conv2=4x8x3"""
+  stoker deploy rtl digits.pkg --out rtl --fold conv2=4x8x3
+  stoker deploy rtl digits.pkg --out rtl --folding search.json what `stoker deploy search --out` picked"""
 
 
 def main(argv: list[str]) -> int:
@@ -37,9 +39,11 @@ def main(argv: list[str]) -> int:
     arguments = _parser().parse_args(argv)
     package = read_package(arguments.package)
     try:
+        searched = read_foldings(arguments.folding, package.digest) if arguments.folding else {}
         foldings = chosen_foldings(
-            package.graph, multipliers=arguments.multipliers, cycles=arguments.cycles, given=dict(arguments.fold)
-        )
+            package.graph, multipliers=arguments.multipliers, cycles=arguments.cycles,
+            given=searched | dict(arguments.fold),
+        )  # fmt: skip
         found = design(
             package.graph, foldings, arguments.out, package.digest, "least" if arguments.least_fifos else "full",
             updatable=arguments.updatable,
@@ -69,6 +73,7 @@ def _parser() -> Parser:
         help=f"of all arrays: the fastest design within them (default: {MULTIPLIERS}, or one a layer)",
     )  # fmt: skip
     bound.add_argument("--cycles", type=whole(1), metavar="N", help="of a sample: the smallest design as fast")
+    bound.add_argument("--folding", type=Path, metavar="FILE", help="all foldings: a report of `stoker deploy search`")
     add(
         "--fold", type=_fold, action="append", default=[], metavar="LAYER=RxC[xT]",
         help="results, channels and taps of a layer in a cycle, by the name of its result; may be repeated",

@@ -26,6 +26,7 @@ from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.package.folder import read_package
 from stoker.deploy.rtl.generate import read_design
 from stoker.deploy.rtl.updating import update_of
+from stoker.deploy.search.report import read_foldings
 from stoker.ui.deploy.hardware_text import render_verification
 from stoker.ui.terminal import style_for
 
@@ -62,7 +63,8 @@ def main(argv: list[str]) -> int:
         with tempfile.TemporaryDirectory(prefix="stoker-design-") as made:
             folder = arguments.design or Path(made)
             if arguments.design is None:
-                foldings = chosen_foldings(package.graph)
+                searched = read_foldings(arguments.folding, package.digest) if arguments.folding else None
+                foldings = chosen_foldings(package.graph, given=searched)
                 design(package.graph, foldings, folder, package.digest, updatable=other is not None)
             elif read_design(folder).source != package.digest:
                 raise ConfigError(
@@ -111,7 +113,13 @@ def _parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--design", type=Path, metavar="DIR", help="folder that `stoker deploy rtl` wrote (default: a new design)")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--design", type=Path, metavar="DIR", help="folder that `stoker deploy rtl` wrote (default: a new design)"
+    )
+    which.add_argument(
+        "--folding", type=Path, metavar="FILE", help="foldings of a new design: a report of `stoker deploy search`"
+    )
     add("--update", type=Path, metavar="PACKAGE", help="another model, which comes and goes in mid-stream")
     add("--data", metavar="LOADER", help="file.py:function or module:function of batches to send")
     add("--samples", type=whole(1), metavar="N", help=f"how many (default: all of LOADER, or {_SAMPLES} at random)")

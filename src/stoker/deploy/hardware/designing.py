@@ -41,6 +41,8 @@ def chosen_foldings(
         if folding not in works[name].foldings():
             raise ValueError(f"`fold`: {name} has no folding {folding}; each part must divide its channels or taps")
     free = {name: work for name, work in works.items() if name not in fixed}
+    if not free:
+        return fixed
     if cycles is not None:
         return folded(free, cycles) | fixed
     spent = sum(works[name].multipliers(folding) for name, folding in fixed.items())

@@ -144,16 +144,15 @@ class _Building:
     def _source(self, value: str, lanes: int) -> str:
         """A stream of a value with so many lanes, resized where it has others."""
         name = self.streams[value]
-        while (stream := self.nodes[name].stream).lanes != lanes:
-            # Where neither divides the other, by way of the largest that divides both.
-            step = lanes if not max(stream.lanes, lanes) % min(stream.lanes, lanes) else math.gcd(stream.lanes, lanes)
+        for before, after in resize_steps(self.nodes[name].stream.lanes, lanes):
+            stream = self.nodes[name].stream
             resized = replace(
-                stream, name=f"u{len(self.nodes)}_x{step}", lanes=step, words=stream.words * stream.lanes // step
+                stream, name=f"u{len(self.nodes)}_x{after}", lanes=after, words=stream.words * before // after
             )
             self.nodes[resized.name] = DesignNode(
-                stream=resized, module="resize_stream", sources=(name,), flow=ResizedFlow(stream.lanes, step),
+                stream=resized, module="resize_stream", sources=(name,), flow=ResizedFlow(before, after),
                 cycles=max(stream.words, resized.words),
-                parameters={"W": stream.bits, "IN_LANES": stream.lanes, "OUT_LANES": step},
+                parameters={"W": stream.bits, "IN_LANES": before, "OUT_LANES": after},
             )  # fmt: skip
             name = resized.name
         return name
@@ -165,23 +164,9 @@ class _Building:
                 f"`{operation.output}`: its folding must divide its channels and taps, got {folding}; "
                 f"it has {work.outputs} results of {work.windows.taps} taps x {work.windows.channels} channels"
             )
-        source, made = graph.values[operation.source], graph.values[operation.output]
-        windows, acc_bits = work.windows, accumulator(operation, graph.values, graph.constants).bits
-        beats = work.result_beats(folding)
-        lanes, sum_beats = folding.pe // beats, work.sum_beats(folding)
-        levels = _levels(work.multipliers(folding) // folding.pe)
-        latency = _WINDOW_CYCLES + 2 + levels + 1 + _LAW_CYCLES + _TURN_CYCLES
-        depth = beats * (-(-latency // sum_beats) + 1)
-        groups = work.outputs // folding.pe if work.depthwise else work.groups
-        laws, factors = self._law(operation, operation.requantiser, lanes, made)
-        parameters: dict[str, Parameter] = {
-            "PE": folding.pe, "LANES": folding.lanes, "TAPS": folding.taps, "OWN": int(work.depthwise),
-            "IN_W": source.bits, "IN_SIGNED": int(source.signed), "WEIGHT_W": operation.weight_bits, "ACC_W": acc_bits,
-            "OUT_W": made.bits, **_geometry(windows, folding.lanes), "DILATION_Y": windows.dilation[0],
-            "DILATION_X": windows.dilation[1], "GROUPS": groups,
-            "FOLDS": 1 if work.depthwise else work.outputs // work.groups // folding.pe, "PAD": source.zero_point,
-            "BEATS": beats, "DEPTH": depth, **laws,
-        }  # fmt: skip
+        acc_bits = accumulator(operation, graph.values, graph.constants).bits
+        parameters, factors = matrix_parameters(operation, graph, work, folding, acc_bits)
+        lanes, depth = folding.pe // parameters["BEATS"], parameters["DEPTH"]
         weight = graph.constants[operation.weight]
         memories = {
             "weights": weight_words(weight, work, folding, operation.weight_bits),
@@ -189,8 +174,8 @@ class _Building:
         }
         self.put(
             operation.output, "matrix_unit", (self._source(operation.source, folding.lanes),), lanes,
-            _rows(windows, folding.lanes, work.outputs // lanes, depth), work.cycles(folding), parameters=parameters,
-            memories=memories | factors, layer=operation.output,
+            _rows(work.windows, folding.lanes, work.outputs // lanes, depth), work.cycles(folding),
+            parameters=parameters, memories=memories | factors, layer=operation.output,
             multipliers=work.multipliers(folding) + (lanes * REQUANTISER_MULTIPLIERS if factors else 0),
         )  # fmt: skip
 
@@ -203,7 +188,7 @@ class _Building:
         largest = isinstance(operation, op.MaxPool)
         latency = _WINDOW_CYCLES + 1 + (0 if largest else _LAW_CYCLES) + _TURN_CYCLES
         depth = -(-latency // windows.taps) + 1
-        laws: dict[str, Parameter] = {}
+        laws: dict[str, int] = {}
         factors: dict[str, MemoryFile] = {}
         if isinstance(operation, op.MaxPool):
             acc_bits = source.bits + (not source.signed)
@@ -212,7 +197,7 @@ class _Building:
                 accumulator(operation, graph.values, graph.constants).bits,
                 source.bits + 2,  # a difference from the zero point
             )
-            laws, factors = self._law(operation, operation.requantiser, lanes, made)
+            laws, factors = _law(graph, operation, operation.requantiser, lanes, made)
         parameters: dict[str, Parameter] = {
             "LANES": lanes, "LARGEST": int(largest), "IN_W": source.bits, "IN_SIGNED": int(source.signed),
             "OUT_W": made.bits, "ACC_W": acc_bits, **_geometry(windows, lanes), "DILATION_Y": windows.dilation[0],
@@ -236,7 +221,7 @@ class _Building:
             raise ValueError(f"`{operation.output}`: values of one shape are added, got {[e.shape for e in sources]}")
         lanes = _even_lanes(made.elements, made.shape[-1], self.cycles)
         acc_bits = max(accumulator(operation, graph.values, graph.constants).bits, *(each.bits + 2 for each in sources))
-        laws, factors = self._law(operation, operation.requantiser, lanes, made)
+        laws, factors = _law(graph, operation, operation.requantiser, lanes, made)
         depth = 4 + _LAW_CYCLES + _TURN_CYCLES
         parameters: dict[str, Parameter] = {"LANES": lanes, "ONE": int(len(names) == 1)}
         for letter, each, by in zip("AB", sources, factors_by, strict=False):
@@ -273,7 +258,7 @@ class _Building:
         graph, made = self.graph, self.graph.values[operation.output]
         source, table = graph.values[operation.source], graph.constants[operation.table]
         size, count = table.shape[1], 1
-        laws: dict[str, Parameter] = {}
+        laws: dict[str, int] = {}
         factors: dict[str, MemoryFile] = {}
         bits = acc_bits = made.bits
         if isinstance(operation, op.EmbeddingBag):
@@ -284,7 +269,7 @@ class _Building:
         lanes = _even_lanes(visits, size, self.cycles)
         words = size // lanes
         if isinstance(operation, op.EmbeddingBag):
-            laws, factors = self._law(operation, operation.requantiser, lanes, made)
+            laws, factors = _law(graph, operation, operation.requantiser, lanes, made)
         depth = -(-(_WINDOW_CYCLES + 3 + _LAW_CYCLES + _TURN_CYCLES) // count) + 1
         # Rows begin at a power of two.
         padded = np.zeros((len(table), 1 << max(1, (words - 1).bit_length()), lanes), np.int64)
@@ -324,24 +309,66 @@ class _Building:
             before += more
         self.streams[operation.output] = joined
 
-    def _law(
-        self, operation: op.Operation, by: op.Requantiser, lanes: int, made: IntegerValue
-    ) -> tuple[dict[str, Parameter], dict[str, MemoryFile]]:
-        """Parameters of a requantiser, and the memory of its multipliers."""
-        laws: dict[str, Parameter] = {"SHIFT": by.shift, "ZERO": by.zero_point, "LOW": by.low, "HIGH": by.high}
-        factors = None if by.multiplier is None else self.graph.constants[by.multiplier]
-        if factors is None or (factors == 1).all():
-            return laws | {"MULTIPLIERS": 0}, {}
-        if factors.size not in (1, made.shape[-1]) or factors.shape[-1:] not in ((), (factors.size,)):
-            raise ValueError(
-                f"`{operation.output}`: multipliers must be one, or one a channel, got {factors.shape}; "
-                "count all elements of windows at borders (`count_include_pad=True`)"
-            )
-        flat: Integers = np.repeat(factors.ravel(), lanes) if factors.size == 1 else factors.ravel()
-        return laws | {"MULTIPLIERS": flat.size // lanes}, {"factors": by_channel(flat, lanes, 16)}
+
+def resize_steps(given: int, wanted: int) -> list[tuple[int, int]]:
+    """How words become others: where neither size divides the other, by way of the largest that divides both."""
+    if given == wanted:
+        return []
+    if max(given, wanted) % min(given, wanted) == 0:
+        return [(given, wanted)]
+    step = math.gcd(given, wanted)
+    return [(given, step), (step, wanted)]
 
 
-def _geometry(windows: Windows, lanes: int) -> dict[str, Parameter]:
+def matrix_parameters(
+    operation: op.Linear | op.Convolution, graph: IntegerGraph, work: LayerWork, folding: Folding, acc_bits: int
+) -> tuple[dict[str, int], dict[str, MemoryFile]]:  # fmt: skip
+    """Parameters of the unit of a dense layer or a convolution, and the memory of its requantiser's multipliers.
+
+    Args:
+        operation: of the layer.
+        graph: that it is in.
+        work: of the layer.
+        folding: one that divides it.
+        acc_bits: of its accumulators.
+    """
+    source, made = graph.values[operation.source], graph.values[operation.output]
+    windows = work.windows
+    beats = work.result_beats(folding)
+    lanes, sum_beats = folding.pe // beats, work.sum_beats(folding)
+    levels = _levels(work.multipliers(folding) // folding.pe)
+    latency = _WINDOW_CYCLES + 2 + levels + 1 + _LAW_CYCLES + _TURN_CYCLES
+    depth = beats * (-(-latency // sum_beats) + 1)
+    groups = work.outputs // folding.pe if work.depthwise else work.groups
+    laws, factors = _law(graph, operation, operation.requantiser, lanes, made)
+    return {
+        "PE": folding.pe, "LANES": folding.lanes, "TAPS": folding.taps, "OWN": int(work.depthwise),
+        "IN_W": source.bits, "IN_SIGNED": int(source.signed), "WEIGHT_W": operation.weight_bits, "ACC_W": acc_bits,
+        "OUT_W": made.bits, **_geometry(windows, folding.lanes), "DILATION_Y": windows.dilation[0],
+        "DILATION_X": windows.dilation[1], "GROUPS": groups,
+        "FOLDS": 1 if work.depthwise else work.outputs // work.groups // folding.pe, "PAD": source.zero_point,
+        "BEATS": beats, "DEPTH": depth, **laws,
+    }, factors  # fmt: skip
+
+
+def _law(
+    graph: IntegerGraph, operation: op.Operation, by: op.Requantiser, lanes: int, made: IntegerValue
+) -> tuple[dict[str, int], dict[str, MemoryFile]]:
+    """Parameters of a requantiser, and the memory of its multipliers."""
+    laws = {"SHIFT": by.shift, "ZERO": by.zero_point, "LOW": by.low, "HIGH": by.high}
+    factors = None if by.multiplier is None else graph.constants[by.multiplier]
+    if factors is None or (factors == 1).all():
+        return laws | {"MULTIPLIERS": 0}, {}
+    if factors.size not in (1, made.shape[-1]) or factors.shape[-1:] not in ((), (factors.size,)):
+        raise ValueError(
+            f"`{operation.output}`: multipliers must be one, or one a channel, got {factors.shape}; "
+            "count all elements of windows at borders (`count_include_pad=True`)"
+        )
+    flat: Integers = np.repeat(factors.ravel(), lanes) if factors.size == 1 else factors.ravel()
+    return laws | {"MULTIPLIERS": flat.size // lanes}, {"factors": by_channel(flat, lanes, 16)}
+
+
+def _geometry(windows: Windows, lanes: int) -> dict[str, int]:
     return {
         "WORDS": windows.channels // lanes, "HEIGHT": windows.size[0], "WIDTH": windows.size[1],
         "KERNEL_Y": windows.kernel[0], "KERNEL_X": windows.kernel[1], "STRIDE_Y": windows.stride[0],

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from stoker.core.units import format_cost, format_hours
-from stoker.perf.planning.front import TIE, PlanLimits, Recommendation, choose, front, measured_instead, settled
+from stoker.perf.planning.choosing import TIE, PlanLimits, Recommendation, choose, front, measured_instead, settled
 from stoker.perf.planning.offers import PriceList
 from stoker.perf.planning.pricing import Amount, PricedPlan, Rejection, TrainingJob
 from stoker.perf.planning.searching import Found, examples, search

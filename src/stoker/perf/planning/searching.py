@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from stoker.perf.communication.step_on_cluster import is_measured
-from stoker.perf.planning.front import TIE, PlanLimits
+from stoker.perf.planning.choosing import TIE, PlanLimits
 from stoker.perf.planning.pricing import PricedPlan, Rejection, TrainingJob, price
 from stoker.perf.planning.space import Candidate, Space, groups
 from stoker.perf.strategy import Strategy

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.perf.catalogue import gpu
-from stoker.perf.planning.front import TIE, PlanLimits, choose, front, measured_instead, settled
+from stoker.perf.planning.choosing import TIE, PlanLimits, choose, front, measured_instead, settled
 from stoker.perf.planning.offers import Offer
 from stoker.perf.planning.pricing import Amount, PricedPlan
 from stoker.perf.planning.space import Candidate

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from stoker.core import pareto
 from stoker.perf.communication.step_on_cluster import is_measured
 from stoker.perf.planning.pricing import TIERS, PricedPlan
 
@@ -52,21 +53,14 @@ class PlanLimits:
 def front(plans: Iterable[PricedPlan], limits: PlanLimits | None = None) -> list[PricedPlan]:
     """Plans that no other beats in both time and cost, fastest first.
 
-    Of plans equal in both, the surer tier stays, then the one with fewer GPUs. Takes O(n log n).
+    Of plans equal in both, the surer tier stays, then the one with fewer GPUs.
 
     Args:
         plans: in any order.
         limits: whose figures are compared; likely values by default.
     """
-    limits = limits or PlanLimits()
-    ordered = sorted(plans, key=lambda plan: (limits.hours(plan), limits.cost(plan), _preference(plan)))
-    found: list[PricedPlan] = []
-    least = math.inf
-    for plan in ordered:
-        if limits.cost(plan) < least:
-            least = limits.cost(plan)
-            found.append(plan)
-    return found
+    compared = limits or PlanLimits()
+    return pareto.front(plans, lambda plan: (compared.hours(plan), compared.cost(plan)), _preference)
 
 
 def _preference(plan: PricedPlan) -> tuple[int, bool, int, int]:

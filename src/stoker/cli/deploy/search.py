@@ -1,0 +1,183 @@
+"""`stoker deploy search`: which design of a package fits a device and keeps the limits."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import msgspec
+
+from stoker.cli.arguments import Parser, duration
+from stoker.cli.output import json_of, print_json, write_text
+from stoker.core.errors import ConfigError
+from stoker.deploy.package.folder import IntegerPackage, read_package
+from stoker.deploy.search.families import Dataflow, SearchedPackage
+from stoker.deploy.search.model import ResourceModel, model_of
+from stoker.deploy.search.report import report_of
+from stoker.deploy.search.searching import DesignLimits, search
+from stoker.deploy.tools.devices import FPGAS, Fpga, fpga
+from stoker.records.deploy.search import SearchReport
+from stoker.ui.deploy.search_html import render_search_page
+from stoker.ui.deploy.search_text import render_search
+from stoker.ui.terminal import style_for
+
+_DEVICE = "ecp5-45k"
+_RATE = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]*)?)(?P<unit>[kM]?)(?:/s)?", re.ASCII)
+_UNITS = {"": 1.0, "k": 1e3, "M": 1e6}
+_EPILOG = """\
+The foldings of all layers are solved exactly for the least share of the device, in terms of a model that was fitted to
+synthesised units; the proof is printed. With a rate or a latency the smallest design that keeps them is picked,
+otherwise the fastest that fits. Several packages of one model (other widths, other requantisers) are searched as one.
+No tool of hardware runs. The status is 2 if nothing keeps all limits.
+examples:
+  stoker deploy search digits.pkg --device ecp5-45k --latency 400us --rate 20k
+  stoker deploy search wide.pkg narrow.pkg --rate 50k --loss 0.5% --html search.html --out search.json
+  stoker deploy rtl digits.pkg --folding search.json --out rtl"""
+
+
+def main(argv: list[str]) -> int:
+    """Searches; returns 0 if a design keeps all limits, otherwise 2.
+
+    Raises:
+        ConfigError: an option has a wrong value, or the model has an operation without a unit.
+        MissingExtraError: scipy or safetensors is not installed.
+        PackageError: a package is missing or damaged.
+    """
+    arguments = _parser().parse_args(argv)
+    packages = [(str(path), read_package(path)) for path in arguments.packages]
+    try:
+        report = searched(
+            packages, fpga(arguments.device), wanted_of(arguments), model_for(arguments.device, arguments.model_file)
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if arguments.out:
+        _save(report, arguments.out)
+    if arguments.html:
+        write_text(render_search_page(report), arguments.html, "--html")
+    if arguments.json:
+        print_json(report)
+    elif not arguments.html:
+        command = shlex.join(["stoker", "deploy", "search", *argv, "--html", "search.html"])
+        sys.stdout.write(render_search(report, style_for(sys.stdout, os.environ), command))
+    return 0 if report.pick else 2
+
+
+def _save(report: SearchReport, path: Path) -> None:
+    try:
+        path.write_text(json_of(report), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"`--out` must name a file that can be written, got `{path}`: {error.strerror}") from error
+
+
+def searched(
+    packages: list[tuple[str, IntegerPackage]], part: Fpga, wanted: DesignLimits, model: ResourceModel
+) -> SearchReport:  # fmt: skip
+    """The report of a search over packages.
+
+    Raises:
+        MissingExtraError: scipy is not installed.
+        ValueError: an operation has no unit.
+    """
+    families = [
+        Dataflow(
+            SearchedPackage(name=name, digest=each.digest, graph=each.graph, loss_frac=_loss(each)), part, model
+        )
+        for name, each in packages
+    ]  # fmt: skip
+    return report_of(search(families, wanted), wanted, part, model)
+
+
+def add_limits(parser: Parser) -> None:
+    """Adds the options that say what is wanted."""
+    add = parser.add_argument
+    names = tuple(each.name for each in FPGAS)
+    add("--device", choices=names, default=_DEVICE, help=f"{', '.join(names)} (default: {_DEVICE})", metavar="NAME")
+    add("--latency", type=duration("400us"), metavar="TIME", help="most, of a sample through an empty design")
+    add("--rate", type=_rate, metavar="N", help="least samples a second, such as 20k")
+    add(
+        "--loss", type=_share, metavar="SHARE",
+        help="most decisions that may differ from float, such as 0.5%%, as the package's samples measured",
+    )  # fmt: skip
+    add(
+        "--model",
+        dest="model_file",
+        type=Path,
+        metavar="FILE",
+        help="model of resources that `stoker deploy calibrate` wrote",
+    )
+
+
+def wanted_of(arguments: argparse.Namespace) -> DesignLimits:
+    """Limits from the options of :func:`add_limits`."""
+    given = {"latency_s": arguments.latency, "rate_per_s": arguments.rate, "loss_frac": arguments.loss}
+    return DesignLimits(**{name: value for name, value in given.items() if value is not None})
+
+
+def model_for(device: str, file: Path | None) -> ResourceModel:
+    """The model of a device: that of a file, or the one that is shipped for its family.
+
+    Raises:
+        ConfigError: the file holds no model, or one of another family.
+        ValueError: none is shipped.
+    """
+    part = fpga(device)
+    if file is None:
+        return model_of(part.family)
+    try:
+        found = msgspec.json.decode(file.read_bytes(), type=ResourceModel)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(
+            f"`--model` must be a file that `stoker deploy calibrate` wrote, got {file}: {error}"
+        ) from error
+    if found.family != part.family:
+        raise ConfigError(f"`--model` must be of the family of {device}, {part.family}, got {found.family}")
+    return found
+
+
+def _loss(package: IntegerPackage) -> float | None:
+    """Share of flips on samples that chose nothing; the relative error where outputs are no scores."""
+    if package.accuracy is None:
+        return None
+    found = package.accuracy.accept
+    return found.error if found.flips is None else found.flips / max(1, found.samples)
+
+
+def _rate(text: str) -> float:
+    found = _RATE.fullmatch(text)
+    value = float(found["number"]) * _UNITS[found["unit"]] if found else 0.0
+    if not value:
+        raise argparse.ArgumentTypeError(f"must be samples a second such as 20000, 20k or 1.5M, got {text!r}")
+    return value
+
+
+def _share(text: str) -> float:
+    number, percent = (text[:-1], 100.0) if text.endswith("%") else (text, 1.0)
+    try:
+        value = float(number) / percent
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"must be a share such as 0.5% or 0.005, got {text!r}")
+    return value
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="stoker deploy search",
+        usage="stoker deploy search PACKAGE... [options]",
+        description="Finds the design that keeps the limits with the least share of a device, without running a tool.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_limits(parser)
+    add = parser.add_argument
+    add("--out", type=Path, metavar="FILE", help="write the report, which `rtl --folding` and `verify --folding` read")
+    add("--html", metavar="FILE", help="write the answer as one page (- prints it)")
+    add("--json", action="store_true", help="print the answer for programs")
+    add("packages", nargs="+", type=Path, metavar="PACKAGE", help="folder that `stoker deploy quantise` wrote")
+    return parser

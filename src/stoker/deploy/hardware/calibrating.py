@@ -1,0 +1,80 @@
+"""Specimens through synthesis and placement, and a resource model fitted to what comes out."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from stoker.core.saying import say
+from stoker.deploy.rtl.generate import write_design
+from stoker.deploy.rtl.mapping import lower
+from stoker.deploy.rtl.structure import Structure
+from stoker.deploy.search.model import MeasuredSpecimen, ResourceModel, estimated, fitted
+from stoker.deploy.search.specimens import Specimen, specimens
+from stoker.deploy.tools.devices import Fpga
+from stoker.deploy.tools.placing import nextpnr, place
+from stoker.deploy.tools.synthesis import YOSYS, synthesise
+from stoker.deploy.tools.wasm import version_of
+from stoker.records.deploy.search import CalibratedRow, CalibrationReport
+
+
+def calibrate(part: Fpga, kept_in: Path | None = None, *, limit_s: float) -> tuple[ResourceModel, list[Structure]]:
+    """Synthesises and places all specimens, those that are kept aside; the model fitted to them, and their designs.
+
+    Args:
+        part: on which they are placed.
+        kept_in: where results of tools are kept; the user's cache by default.
+        limit_s: for each run of a tool.
+
+    Raises:
+        MissingExtraError: a tool or scipy is not installed.
+        ToolError: a tool fails or takes too long.
+        ValueError: the part is of a family whose memories are not known.
+    """
+    if part.family != "ecp5":
+        raise ValueError(f"`device` must be an ECP5, whose memories are known, got {part.name}")
+    found = list(measured(specimens(), part, kept_in, limit_s=limit_s))
+    obtained = f"{version_of(YOSYS)}, {version_of(nextpnr(part))}, {part.name}, seed 1, {len(found)} designs"
+    return fitted(found, part.family, obtained), [structure for structure, _ in found]
+
+
+def measured(
+    chosen: Iterable[Specimen], part: Fpga, kept_in: Path | None = None, *, limit_s: float
+) -> Iterable[tuple[Structure, MeasuredSpecimen]]:
+    """Each specimen's design with what the tools found.
+
+    Raises:
+        MissingExtraError: a tool is not installed.
+        ToolError: a tool fails or takes too long.
+    """
+    for specimen in chosen:
+        structure = lower(specimen.graph, specimen.foldings)
+        with tempfile.TemporaryDirectory(prefix="stoker-specimen-") as name:
+            folder = Path(name, "design")
+            write_design(structure, folder)
+            netlist, taken = synthesise(folder, part, kept_in, limit_s=limit_s)
+        placed = place(netlist, part, kept_in, limit_s=limit_s)
+        say(f"{specimen.name}: {taken.luts} LUTs, {placed.clock_mhz:.1f} MHz")
+        yield (
+            structure,
+            MeasuredSpecimen(
+                name=specimen.name, luts=taken.luts, flip_flops=taken.flip_flops, dsps=taken.dsps,
+                block_rams=taken.block_rams, clock_mhz=placed.clock_mhz,
+            ),
+        )  # fmt: skip
+
+
+def judged(model: ResourceModel, structures: Sequence[Structure]) -> CalibrationReport:
+    """How far a model is from its own specimens, whose designs are given in the same order."""
+    rows: list[CalibratedRow] = []
+    for structure, found in zip(structures, model.specimens, strict=True):
+        guess = estimated(structure, model)
+        rows.append(
+            CalibratedRow(
+                name=found.name, luts=(found.luts, guess.demand.luts),
+                flip_flops=(found.flip_flops, guess.demand.flip_flops), dsps=(found.dsps, guess.demand.dsps),
+                block_rams=(found.block_rams, guess.demand.block_rams), clock_mhz=(found.clock_mhz, guess.clock_mhz),
+            )
+        )  # fmt: skip
+    return CalibrationReport(obtained=model.obtained, rows=tuple(rows))

@@ -1,0 +1,261 @@
+"""What a design takes of a family of FPGAs, and its clock, from what is in its units; and the fit to synthesised ones.
+
+Multipliers and block memories follow from rules and are not fitted. Lookup tables and flip-flops are sums of counted
+parts with fitted weights that are not negative, and so is the clock's period of what a design takes: all units have
+registers after each step, so distances decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from stoker.core.extras import require
+from stoker.deploy.rtl.structure import DesignNode, Structure
+from stoker.deploy.search.contents import UnitContents, contents_of, end_contents, fork_contents, total
+from stoker.deploy.search.memory_forms import Family, MappedMemory, MemoryShape, mapped
+
+_LUT_BITS = 4
+"""Inputs of a lookup table, as powers of two of the bits that it holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceDemand:
+    """What is taken of an FPGA.
+
+    Attributes:
+        luts: lookup tables of four inputs.
+        flip_flops: of one bit.
+        dsps: hardware multipliers.
+        block_rams: block memories.
+    """
+
+    luts: float = 0.0
+    flip_flops: float = 0.0
+    dsps: int = 0
+    block_rams: int = 0
+
+    def __add__(self, other: DeviceDemand) -> DeviceDemand:
+        return DeviceDemand(
+            luts=self.luts + other.luts, flip_flops=self.flip_flops + other.flip_flops, dsps=self.dsps + other.dsps,
+            block_rams=self.block_rams + other.block_rams,
+        )  # fmt: skip
+
+    def __sub__(self, other: DeviceDemand) -> DeviceDemand:
+        return DeviceDemand(
+            luts=self.luts - other.luts, flip_flops=self.flip_flops - other.flip_flops, dsps=self.dsps - other.dsps,
+            block_rams=self.block_rams - other.block_rams,
+        )  # fmt: skip
+
+    def of(self, kind: str) -> float:
+        """How much of a kind, one of :data:`KINDS`."""
+        return getattr(self, kind)
+
+
+KINDS = ("luts", "flip_flops", "dsps", "block_rams")
+
+
+class MeasuredSpecimen(msgspec.Struct, frozen=True, kw_only=True):
+    """A design of :mod:`stoker.deploy.search.specimens`, synthesised and placed."""
+
+    name: str
+    luts: int
+    flip_flops: int
+    dsps: int
+    block_rams: int
+    clock_mhz: float
+
+
+class ResourceModel(msgspec.Struct, frozen=True, kw_only=True):
+    """Fitted weights, with what they were fitted to."""
+
+    family: Family
+    obtained: str
+    """Tools, part, and command."""
+    luts: dict[str, float]
+    """Weights of what :func:`_lut_parts` counts."""
+    flip_flops: dict[str, float]
+    period_ns: dict[str, float]
+    specimens: tuple[MeasuredSpecimen, ...]
+
+    def demand(self, contents: UnitContents) -> DeviceDemand:
+        """What contents take."""
+        memories = [(shape, mapped(shape, self.family)) for shape in contents.memories]
+        return DeviceDemand(
+            luts=_weighed(self.luts, _lut_parts(contents, memories)),
+            flip_flops=_weighed(self.flip_flops, _flip_flop_parts(contents, memories)),
+            dsps=contents.multipliers,
+            block_rams=sum(found.cells for _, found in memories if found.form == "block"),
+        )
+
+    def frame(self, ends: Sequence[int] = ()) -> DeviceDemand:
+        """What a design takes besides its units: registers of control, and counters of its ends' words."""
+        around = total(end_contents(words) for words in ends)
+        base = DeviceDemand(luts=self.luts["design"], flip_flops=self.flip_flops["design"])
+        return base + self.demand(around)
+
+    def clock_mhz(self, demand: DeviceDemand) -> float:
+        """The clock of a design that takes so much."""
+        return 1e3 / _weighed(self.period_ns, _period_parts(demand))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimatedDesign:
+    """A design as the model sees it.
+
+    Attributes:
+        demand: of all of it.
+        nodes: demand of each node, by name.
+        clock_mhz: estimated.
+    """
+
+    demand: DeviceDemand
+    nodes: Mapping[str, DeviceDemand] = field(default_factory=dict[str, DeviceDemand])
+    clock_mhz: float
+
+
+def estimated(structure: Structure, model: ResourceModel) -> EstimatedDesign:
+    """What a design takes, and its clock."""
+    nodes: dict[str, DeviceDemand] = {}
+    for name, node in structure.nodes.items():
+        found = node_contents(node)
+        readers = len(structure.readers(name))
+        if readers > 1:
+            found = found + fork_contents(readers)
+        nodes[name] = model.demand(found)
+    ends = [structure.stream(end).words for end in (*structure.inputs, *structure.outputs)]
+    demand = sum(nodes.values(), model.frame(ends))
+    return EstimatedDesign(demand=demand, nodes=nodes, clock_mhz=model.clock_mhz(demand))
+
+
+def node_contents(node: DesignNode) -> UnitContents:
+    """What is in a node; nothing in an input of the design."""
+    return contents_of(node.module, node.parameters) if node.module else UnitContents()
+
+
+@cache
+def model_of(family: str) -> ResourceModel:
+    """The model that is shipped for a family of FPGAs.
+
+    Raises:
+        ValueError: there is none.
+    """
+    file = resources.files("stoker.deploy.search").joinpath("data", f"{family}.json")
+    if not file.is_file():
+        raise ValueError(
+            f"`device` must be of a family that searches have a model of, which is ecp5, got {family}; "
+            "`stoker deploy fit` places a design on it"
+        )
+    return msgspec.json.decode(file.read_bytes(), type=ResourceModel)
+
+
+def fitted(
+    measured: Sequence[tuple[Structure, MeasuredSpecimen]], family: Family, obtained: str
+) -> ResourceModel:  # fmt: skip
+    """The model whose relative errors over synthesised designs have the least squares.
+
+    Args:
+        measured: designs with what the tools found.
+        family: of the part.
+        obtained: how, for readers of the model.
+
+    Raises:
+        MissingExtraError: scipy is not installed.
+    """
+    luts: list[dict[str, float]] = []
+    flip_flops: list[dict[str, float]] = []
+    periods: list[dict[str, float]] = []
+    for structure, found in measured:
+        whole = design_contents(structure)
+        memories = [(shape, mapped(shape, family)) for shape in whole.memories]
+        luts.append(_lut_parts(whole, memories) | {"design": 1.0})
+        flip_flops.append(_flip_flop_parts(whole, memories) | {"design": 1.0})
+        periods.append(
+            _period_parts(
+                DeviceDemand(luts=found.luts, flip_flops=found.flip_flops, dsps=found.dsps, block_rams=found.block_rams)
+            )
+        )
+    specimens = [found for _, found in measured]
+    return ResourceModel(
+        family=family, obtained=obtained, luts=_least_squares(luts, [each.luts for each in specimens]),
+        flip_flops=_least_squares(flip_flops, [each.flip_flops for each in specimens]),
+        period_ns=_least_squares(periods, [1e3 / each.clock_mhz for each in specimens]), specimens=tuple(specimens),
+    )  # fmt: skip
+
+
+def design_contents(structure: Structure) -> UnitContents:
+    """What is in a whole design, its frame's registers aside."""
+    found = [node_contents(node) for node in structure.nodes.values()]
+    found += [fork_contents(count) for name in structure.nodes if (count := len(structure.readers(name))) > 1]
+    found += [end_contents(structure.stream(end).words) for end in (*structure.inputs, *structure.outputs)]
+    return total(found)
+
+
+def _least_squares(parts: Sequence[Mapping[str, float]], wanted: Sequence[float]) -> dict[str, float]:
+    """Weights that are not negative, for the least squares of relative errors."""
+    optimize: Any = require("scipy.optimize", extra="plan")
+    names = list(parts[0])
+    rows = np.array([[each[name] for name in names] for each in parts], np.float64)
+    target = np.array(wanted, np.float64)
+    weights, _ = optimize.nnls(rows / target[:, None], np.ones(len(target)))
+    return {name: float(weight) for name, weight in zip(names, weights, strict=True)}
+
+
+def _weighed(weights: Mapping[str, float], parts: Mapping[str, float]) -> float:
+    return sum(weights[name] * count for name, count in parts.items())
+
+
+_Memories = Sequence[tuple[MemoryShape, MappedMemory]]
+
+
+def _lut_parts(contents: UnitContents, memories: _Memories) -> dict[str, float]:
+    return {
+        "adders": contents.adders,
+        "addresses": contents.addresses,
+        "muxes": contents.muxes,
+        "shifters": contents.shifters,
+        "counters": contents.counters,
+        "windows": contents.windows,
+        "units": contents.units,
+        "distributed": sum(4 * found.cells for _, found in memories if found.form == "distributed"),
+        "constants": sum(_constant_luts(shape) for shape, found in memories if found.form == "logic"),
+        "small": sum(shape.words * shape.bits for shape, found in memories if _in_registers(shape, found)),
+    }
+
+
+def _flip_flop_parts(contents: UnitContents, memories: _Memories) -> dict[str, float]:
+    return {
+        "registers": contents.registers,
+        "address_registers": contents.address_registers,
+        "counters": contents.counters,
+        "windows": contents.windows,
+        "units": contents.units,
+        # A clocked memory that is no block memory is read into registers.
+        "read": sum(
+            shape.bits for shape, found in memories if shape.clocked and shape.words > 1 and found.form != "block"
+        ),
+        "small": sum(shape.words * shape.bits for shape, found in memories if _in_registers(shape, found)),
+    }
+
+
+def _period_parts(demand: DeviceDemand) -> dict[str, float]:
+    """The larger a design, the farther apart its parts; multipliers and block memories lie in separate columns."""
+    return {
+        "clocking": 1.0, "flip_flops": demand.flip_flops / 1000, "dsps": demand.dsps / 10,
+        "block_rams": demand.block_rams / 10,
+    }  # fmt: skip
+
+
+def _constant_luts(shape: MemoryShape) -> float:
+    """Lookup tables of constants: one a bit for each 16 words, and none where there is one word."""
+    return 0.0 if shape.written or shape.words < 2 else shape.bits * -(-shape.words // (1 << _LUT_BITS))
+
+
+def _in_registers(shape: MemoryShape, found: MappedMemory) -> bool:
+    return found.form == "logic" and shape.written

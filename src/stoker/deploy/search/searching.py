@@ -1,0 +1,191 @@
+"""Which design to build: of each family the least that keeps the limits, a front over all, a pick; pure.
+
+Along the paces of a family a slower design takes less, and gives less: so the slowest that keeps rate and latency is
+found by halving, and so is the one that misses the limits least where nothing keeps them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from stoker.core import pareto
+from stoker.deploy.search.families import SolvedDesign, StructureFamily
+
+_LADDER = 12
+"""Paces of each family that are solved for the front, evenly spaced on a logarithmic scale."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesignLimits:
+    """Limits; infinite or 0 for none.
+
+    Attributes:
+        latency_s: most, of a sample through an empty design.
+        rate_per_s: least, in a full pipeline.
+        loss_frac: most that a package may lose against float.
+
+    Raises:
+        ValueError: one is not positive.
+    """
+
+    latency_s: float = math.inf
+    rate_per_s: float = 0.0
+    loss_frac: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not self.latency_s > 0:
+            raise ValueError(f"`latency` must be positive, got {self.latency_s}")
+        for name in ("rate_per_s", "loss_frac"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"`{name}` must be at least 0, got {getattr(self, name)}")
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether speed is limited; else the fastest design that fits is wanted."""
+        return self.rate_per_s > 0 or math.isfinite(self.latency_s)
+
+    def slowness(self, design: SolvedDesign) -> float:
+        """The larger ratio of a design's latency and interval to what is allowed; at most 1 if it keeps both."""
+        return max(design.latency_s / self.latency_s, self.rate_per_s / design.rate_per_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundDesign:
+    """A design of a family, against the limits.
+
+    Attributes:
+        family: that it is of.
+        design: solved.
+        excess: the largest ratio to a limit; at most 1 if it keeps all.
+    """
+
+    family: StructureFamily
+    design: SolvedDesign
+    excess: float
+
+    @property
+    def loss_frac(self) -> float:
+        """What its package loses; 0 where that was not measured."""
+        return self.family.package.loss_frac or 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyOutcome:
+    """What became of a family.
+
+    Attributes:
+        family: of designs.
+        best: its design that comes nearest to the limits, or keeps them with the least share.
+        tried: paces that were solved.
+    """
+
+    family: StructureFamily
+    best: FoundDesign
+    tried: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOutcome:
+    """All of it.
+
+    Attributes:
+        pick: the design to build; None if none keeps the limits.
+        nearest: the one that misses them least; the pick, if there is one.
+        front: designs that no other beats in interval, latency, share and loss, the fastest first.
+        families: in the order given.
+    """
+
+    pick: FoundDesign | None
+    nearest: FoundDesign
+    front: Sequence[FoundDesign]
+    families: Sequence[FamilyOutcome]
+
+
+def search(families: Sequence[StructureFamily], wanted: DesignLimits) -> SearchOutcome:
+    """Searches all families.
+
+    Args:
+        families: at least one.
+        wanted: limits.
+    """
+    outcomes: list[FamilyOutcome] = []
+    everything: list[FoundDesign] = []
+    for family in families:
+        search_of_it = _FamilySearch(family, wanted)
+        best = search_of_it.best()
+        outcomes.append(FamilyOutcome(family=family, best=best, tried=len(search_of_it.found)))
+        everything += search_of_it.found.values()
+    nearest = min((each.best for each in outcomes), key=lambda found: _merit(found, wanted))
+    fits = [found for found in everything if found.design.share <= 1.0]
+    return SearchOutcome(
+        pick=nearest if nearest.excess <= 1.0 else None, nearest=nearest, families=outcomes,
+        front=pareto.front(fits, _figures),
+    )  # fmt: skip
+
+
+def _figures(found: FoundDesign) -> tuple[float, ...]:
+    design = found.design
+    return 1.0 / design.rate_per_s, design.latency_s, design.share, found.loss_frac
+
+
+def _merit(found: FoundDesign, wanted: DesignLimits) -> tuple[float, ...]:
+    """Less is better: keeping the limits first, then the share, or the interval where no speed was asked for."""
+    if found.excess > 1.0:
+        return found.excess, 0.0, 0.0
+    design = found.design
+    if wanted.is_paced:
+        return 1.0, design.objective, 1.0 / design.rate_per_s
+    return 1.0, 1.0 / design.rate_per_s, design.objective
+
+
+@dataclass
+class _FamilySearch:
+    """One family's paces, solved as they are asked for."""
+
+    family: StructureFamily
+    wanted: DesignLimits
+    found: dict[int, FoundDesign] = field(default_factory=dict[int, FoundDesign])
+
+    def best(self) -> FoundDesign:
+        """Solves a ladder of paces, then narrows in on the one that is wanted."""
+        paces = self.family.paces()
+        for pace in _ladder(paces):
+            self._at(pace)
+        wanted = self.wanted
+        if wanted.is_paced:
+            self._first(paces, lambda found: wanted.slowness(found.design) > 1.0)
+        self._first(paces, lambda found: found.design.share <= max(1.0, wanted.slowness(found.design)))
+        return min(self.found.values(), key=lambda each: _merit(each, wanted))
+
+    def _first(self, paces: Sequence[int], holds: Callable[[FoundDesign], bool]) -> None:
+        """Solves around the fastest pace from which on something holds."""
+        low, high = 0, len(paces)
+        while low < high:
+            middle = (low + high) // 2
+            if holds(self._at(paces[middle])):
+                high = middle
+            else:
+                low = middle + 1
+
+    def _at(self, cycles: int) -> FoundDesign:
+        if cycles not in self.found:
+            design, wanted = self.family.design(cycles), self.wanted
+            loss = self.family.package.loss_frac
+            lost = 0.0 if loss is None or not math.isfinite(wanted.loss_frac) else _ratio(loss, wanted.loss_frac)
+            excess = max(design.share, wanted.slowness(design), lost)
+            self.found[cycles] = FoundDesign(family=self.family, design=design, excess=excess)
+        return self.found[cycles]
+
+
+def _ladder(paces: Sequence[int]) -> list[int]:
+    """A dozen of the paces, as evenly spaced on a logarithmic scale as they are."""
+    logs = [math.log(pace) for pace in paces]
+    steps = min(len(paces), _LADDER)
+    wanted = (logs[0] + (logs[-1] - logs[0]) * step / max(1, steps - 1) for step in range(steps))
+    return [min(paces, key=lambda pace, at=at: abs(math.log(pace) - at)) for at in wanted]
+
+
+def _ratio(value: float, most: float) -> float:
+    return value / most if most else (math.inf if value else 0.0)

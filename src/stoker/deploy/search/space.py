@@ -1,0 +1,211 @@
+"""What may be chosen in a dataflow design: foldings by layer with what each takes, and where widths of words meet."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from stoker.core import pareto
+from stoker.deploy.ir import operations as op
+from stoker.deploy.ir.bounds import accumulator
+from stoker.deploy.ir.graph import IntegerGraph
+from stoker.deploy.rtl.folding import Folding, LayerWork, folded
+from stoker.deploy.rtl.mapping import lower, matrix_parameters, resize_steps
+from stoker.deploy.rtl.structure import Structure
+from stoker.deploy.search.contents import contents_of
+from stoker.deploy.search.model import KINDS, DeviceDemand, ResourceModel, estimated, node_contents
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldingChoice:
+    """A folding of a layer.
+
+    Attributes:
+        folding: of its unit.
+        cycles: of a sample.
+        lanes_out: numbers of a word of its results.
+        demand: of the unit.
+    """
+
+    folding: Folding
+    cycles: int
+    lanes_out: int
+    demand: DeviceDemand
+
+
+@dataclass(frozen=True, slots=True)
+class LanesOf:
+    """Numbers of a word: those that a layer reads, or those of its results; or a fixed number, where nothing is chosen.
+
+    Attributes:
+        layer: by the name of its result; empty for a fixed number.
+        reads: whether it is what the layer reads.
+        fixed: the number; 0 where a layer decides.
+    """
+
+    layer: str = ""
+    reads: bool = False
+    fixed: int = 0
+
+    def lanes(self, choice: FoldingChoice) -> int:
+        """The number, under a choice of the layer."""
+        if not self.layer:
+            return self.fixed
+        return choice.folding.lanes if self.reads else choice.lanes_out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """A stream from one end to another: where their words differ, it is resized.
+
+    Attributes:
+        given: words as they come.
+        wanted: words as they are read.
+        bits: of a number.
+    """
+
+    given: LanesOf
+    wanted: LanesOf
+    bits: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceSpace:
+    """What may be chosen for a number of cycles a sample.
+
+    Attributes:
+        layers: choices of each layer, none of which another beats at the same widths.
+        meetings: of streams of which at least one end is a layer's.
+        rest: what all else takes.
+        combinations: of all foldings that are as fast, before any was left out.
+    """
+
+    layers: Mapping[str, Sequence[FoldingChoice]]
+    meetings: Sequence[Meeting]
+    rest: DeviceDemand
+    combinations: int
+
+
+def resized(meeting: Meeting, given: int, wanted: int, model: ResourceModel) -> DeviceDemand:
+    """What a stream takes whose words are made another size."""
+    found = DeviceDemand()
+    for before, after in resize_steps(given, wanted):
+        parameters = {"W": meeting.bits, "IN_LANES": before, "OUT_LANES": after}
+        found += model.demand(contents_of("resize_stream", parameters))
+    return found
+
+
+def all_choices(
+    graph: IntegerGraph, works: Mapping[str, LayerWork], model: ResourceModel
+) -> dict[str, list[FoldingChoice]]:  # fmt: skip
+    """Every folding of each layer."""
+    found: dict[str, list[FoldingChoice]] = {}
+    for operation in graph.operations:
+        work = works.get(operation.output)
+        if work is None or not isinstance(operation, (op.Linear, op.Convolution)):
+            continue
+        acc_bits = accumulator(operation, graph.values, graph.constants).bits
+        choices: list[FoldingChoice] = []
+        for folding in work.foldings():
+            parameters, _ = matrix_parameters(operation, graph, work, folding, acc_bits)
+            choices.append(
+                FoldingChoice(
+                    folding=folding, cycles=work.cycles(folding), lanes_out=folding.pe // work.result_beats(folding),
+                    demand=model.demand(contents_of("matrix_unit", parameters)),
+                )
+            )  # fmt: skip
+        found[operation.output] = choices
+    return found
+
+
+def space_for(
+    graph: IntegerGraph, works: Mapping[str, LayerWork], choices: Mapping[str, Sequence[FoldingChoice]],
+    model: ResourceModel, cycles: int,
+) -> ChoiceSpace:  # fmt: skip
+    """What may be chosen for so many cycles a sample.
+
+    Units without an array work at the pace of the slowest array, and FIFOs in front of joins have the depths of the
+    foldings with the fewest multipliers: both are fixed here, and exact in the design that is made of a solution.
+
+    Raises:
+        ValueError: a layer can't be as fast.
+    """
+    reference = lower(graph, folded(works, cycles))
+    combinations = 1
+    layers: dict[str, Sequence[FoldingChoice]] = {}
+    for name in works:
+        fast = [choice for choice in choices[name] if choice.cycles <= cycles]
+        combinations *= len(fast)
+        by_widths: dict[tuple[int, int], list[FoldingChoice]] = defaultdict(list)
+        for choice in fast:
+            by_widths[choice.folding.lanes, choice.lanes_out].append(choice)
+        layers[name] = [
+            choice
+            for alike in by_widths.values()
+            for choice in pareto.front(alike, lambda each: [each.demand.of(kind) for kind in KINDS])
+        ]
+    meetings = list(_meetings(graph, works, reference))
+    return ChoiceSpace(
+        layers=layers, meetings=meetings, rest=_rest(reference, model, _adapters(reference)),
+        combinations=combinations,
+    )  # fmt: skip
+
+
+def _adapters(reference: Structure) -> set[str]:
+    """Nodes that resize a stream from or to an array, however many in a row: they depend on what is chosen."""
+    found: set[str] = set()
+    # Several in a row are found from either end.
+    for name in (*reference.nodes, *reversed(list(reference.nodes))):
+        node = reference.nodes[name]
+        if node.module != "resize_stream":
+            continue
+        readers = [reference.nodes[reader] for reader, _ in reference.readers(name) if reader]
+        around = [reference.nodes[node.sources[0]], *readers]
+        if any(each.module == "matrix_unit" or each.name in found for each in around):
+            found.add(name)
+    return found
+
+
+def _rest(reference: Structure, model: ResourceModel, adapters: set[str]) -> DeviceDemand:
+    """What nodes take that are neither arrays nor adapters, with the frame around them."""
+    found = estimated(reference, model).demand
+    for name, node in reference.nodes.items():
+        if node.module == "matrix_unit" or name in adapters:
+            found -= model.demand(node_contents(node))
+    return found
+
+
+def _meetings(graph: IntegerGraph, works: Mapping[str, LayerWork], reference: Structure) -> Iterator[Meeting]:
+    carried = {node.layer: node.stream for node in reference.nodes.values() if node.layer}
+    first: dict[str, str] = {}
+    for operation in graph.operations:
+        if operation.output in works:
+            for source in op.sources_of(operation):
+                first.setdefault(source, operation.output)
+    for operation in graph.operations:
+        if isinstance(operation, op.Reshape):
+            continue
+        for source in op.sources_of(operation):
+            value = _origin(graph, source)
+            if operation.output in works:
+                wanted = LanesOf(operation.output, reads=True)
+            else:
+                wanted = LanesOf(fixed=carried[operation.output].lanes)
+                if isinstance(operation, (op.Embedding, op.EmbeddingBag)):
+                    wanted = LanesOf(fixed=1)
+            if value in works:
+                given = LanesOf(value)
+            elif graph.producer(value) is None and value in first:
+                given = LanesOf(first[value], reads=True)  # an input has the words of its first array
+            else:
+                given = LanesOf(fixed=carried[value].lanes)
+            if given != wanted and (given.layer or wanted.layer):
+                yield Meeting(given=given, wanted=wanted, bits=graph.values[source].bits)
+
+
+def _origin(graph: IntegerGraph, value: str) -> str:
+    """The value whose stream carries another one: a reshape moves nothing."""
+    while isinstance(producer := graph.producer(value), op.Reshape):
+        value = producer.source
+    return value

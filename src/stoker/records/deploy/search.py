@@ -1,0 +1,154 @@
+"""What a search for a design found: the front, the pick with its layers, what became of the others."""
+
+from __future__ import annotations
+
+import msgspec
+
+FORMAT = 1
+
+
+class SearchLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for; None for what was not."""
+
+    device: str
+    latency_s: float | None = None
+    """Time of a sample through an empty design."""
+    rate_per_s: float | None = None
+    loss_frac: float | None = None
+    """Share of accepted samples whose decision differs from float; the relative error where outputs are no scores."""
+
+
+class DesignRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A design, as the model of its device sees it."""
+
+    package: str
+    structure: str
+    cycles: int
+    """Between two samples, by closed form."""
+    latency_cycles: int
+    clock_mhz: float
+    multipliers: int
+    luts: float
+    flip_flops: float
+    dsps: int
+    block_rams: int
+    share: float
+    """The largest share of a resource of the device; above 1 if it does not fit."""
+    binding: str
+    """That resource."""
+    loss_frac: float | None
+    foldings: dict[str, tuple[int, int, int]]
+    """Results, channels and taps of each layer in a cycle."""
+
+    @property
+    def rate_per_s(self) -> float:
+        """Samples a second in a full pipeline."""
+        return self.clock_mhz * 1e6 / self.cycles
+
+    @property
+    def latency_s(self) -> float:
+        """Time of a sample through an empty design."""
+        return self.latency_cycles / (self.clock_mhz * 1e6)
+
+
+class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A memory of a unit."""
+
+    use: str
+    words: int
+    bits: int
+    """Width of a word."""
+    form: str
+    """``block``, ``distributed`` or ``logic``."""
+    cells: int
+
+
+class LayerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A unit of the picked design."""
+
+    layer: str
+    kind: str
+    fold: str
+    cycles: int
+    busy_frac: float
+    """Share of a sample's cycles in which it works."""
+    luts: float
+    flip_flops: float
+    dsps: int
+    block_rams: int
+    memories: tuple[MemoryRow, ...]
+
+
+class FoldingProof(msgspec.Struct, frozen=True, kw_only=True):
+    """What was proven of the pick's foldings, in the model's terms."""
+
+    combinations: int
+    """How many foldings of all layers together are as fast."""
+    choices: int
+    """Foldings that none beats, over all layers."""
+    objective: float
+    bound: float
+    """No combination is below it."""
+    gap: float
+
+
+class FamilyRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A package in a structure."""
+
+    package: str
+    structure: str
+    requantiser: str
+    tried: int
+    """Designs solved for."""
+    why: str
+    """What it lacks; empty for the pick's."""
+
+
+class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it."""
+
+    limits: SearchLimits
+    there: dict[str, int]
+    """What the device has, by resource."""
+    model: str
+    """How the model of the device was obtained."""
+    pick: DesignRow | None
+    """None if nothing keeps all limits."""
+    digest: str
+    """Digest of the pick's package, or of the nearest design's."""
+    layers: tuple[LayerRow, ...]
+    """Units of the pick, or of the nearest design."""
+    proof: FoldingProof | None
+    front: tuple[DesignRow, ...]
+    """Designs that no other beats in rate, latency, share and loss, the fastest first."""
+    families: tuple[FamilyRow, ...]
+    nearest: DesignRow | None
+    """The design that misses the limits least, if there is no pick."""
+    misses: tuple[str, ...]
+    """By how much it misses which limit."""
+    notes: tuple[str, ...] = ()
+    format: int = FORMAT
+
+    @property
+    def shown(self) -> DesignRow | None:
+        """The pick, or the nearest design."""
+        return self.pick or self.nearest
+
+
+class CalibratedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A synthesised design, and what the model says of it."""
+
+    name: str
+    luts: tuple[int, float]
+    """Found by the tools, and by the model; so are the others."""
+    flip_flops: tuple[int, float]
+    dsps: tuple[int, int]
+    block_rams: tuple[int, int]
+    clock_mhz: tuple[float, float]
+
+
+class CalibrationReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a model is from what it was fitted to."""
+
+    obtained: str
+    rows: tuple[CalibratedRow, ...]

@@ -1,0 +1,126 @@
+"""A search for a design as one HTML page that needs nothing else: no script, no network, light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+from stoker.records.deploy.search import LayerRow, SearchReport
+from stoker.ui.deploy.search_plots import draw_busy, draw_designs, draw_shares, package_classes
+from stoker.ui.deploy.search_words import (
+    FAMILY_HEAD,
+    FRONT_HEAD,
+    MEMORY_HEAD,
+    RESOURCES,
+    design_row,
+    family_row,
+    layer_row,
+    memory_rows,
+    write_headline,
+    write_limiting,
+    write_limits,
+    write_proof,
+)
+from stoker.ui.fleet_style import FLEET_STYLE
+from stoker.ui.html_page import (
+    draw_answer,
+    draw_header,
+    draw_legend,
+    draw_list,
+    draw_prose,
+    draw_section,
+    draw_table,
+    draw_tiles,
+    render_page,
+)
+from stoker.ui.plan_style import PLAN_STYLE
+
+_STYLE = """
+table.units td { vertical-align: middle; } table.units .bar { min-width: 120px; height: 18px; margin: 0; }
+table.units .bar span { line-height: 18px; font-size: 11.5px; } .bar span.rest { background: none; }
+table.units .bar { background: color-mix(in srgb, var(--soft) 14%, transparent); }
+"""
+
+
+def render_search_page(report: SearchReport) -> str:
+    """The page."""
+    body = "\n".join(part for part in _parts(report) if part)
+    return render_page(f"{report.limits.device} · stoker deploy search", body, FLEET_STYLE + PLAN_STYLE + _STYLE)
+
+
+def _parts(report: SearchReport) -> Iterable[str]:
+    yield draw_header("stoker deploy search", write_limits(report), f"model: {report.model}")
+    kind = "plain" if report.pick else "plain input"
+    yield draw_answer("What to build", write_headline(report), "", kind)
+    yield _tiles(report)
+    yield _plot(report)
+    yield _units(report)
+    yield _memories(report)
+    yield _front(report)
+    rows = [family_row(each) for each in report.families]
+    yield draw_section("Families", _card(draw_table(FAMILY_HEAD, rows, numbers=(3,))))
+    notes = draw_list(report.notes, "advice")
+    yield draw_section("Notes", f'<div class="card">{notes}</div>') if notes else ""
+
+
+def _card(table: str) -> str:
+    return f'<div class="card scroll">{table}</div>'
+
+
+def _tiles(report: SearchReport) -> str:
+    shown = report.shown
+    if shown is None:
+        return ""
+    return draw_tiles(
+        (name, f"{getattr(shown, kind):,.0f}", f"of {there:,}", _share(getattr(shown, kind), there))
+        for kind, there in report.there.items()
+        for name in (RESOURCES[kind],)
+    )
+
+
+def _share(taken: float, there: int) -> str:
+    return f"{100 * taken / there:.0f} %" if there else "the device has none"
+
+
+def _plot(report: SearchReport) -> str:
+    classes = package_classes(report)
+    legend = draw_legend([(kind, name) for name, kind in classes.items()]) if len(classes) > 1 else ""
+    about = (
+        "Seconds between two samples against the largest share of a resource of the device, both logarithmic. Circles "
+        "are designs that no other beats in rate, latency, share and loss; the line joins those that none beats in "
+        "rate and share."
+    )
+    drawing = f'<div class="card">{legend}<div class="canvas tall">{draw_designs(report)}</div></div>'
+    return draw_section("Front", drawing, about)
+
+
+def _units(report: SearchReport) -> str:
+    shown = report.shown
+    if shown is None:
+        return ""
+    head = ("result", "unit", "folding", "busy", f"part of the {RESOURCES[shown.binding]}", *RESOURCES.values())
+    cells = "".join(f"<th>{escape(name)}</th>" for name in head)
+    rows = "".join(_unit(each, report) for each in report.layers)
+    table = f'<table class="units"><thead><tr>{cells}</tr></thead><tbody>{rows}</tbody></table>'
+    about = f"Folding: results x channels x taps in a cycle. {write_limiting(report)}."
+    proof = f'<p class="soft small">{draw_prose(write_proof(report.proof))}</p>' if report.proof else ""
+    return draw_section("Units, in the order of the data", _card(table) + proof, about.replace("`", ""))
+
+
+def _unit(layer: LayerRow, report: SearchReport) -> str:
+    name, kind, fold, _, *numbers = layer_row(layer)
+    words = "".join(f"<td>{escape(text)}</td>" for text in (name, kind, fold))
+    figures = "".join(f"<td class=n>{escape(text)}</td>" for text in numbers)
+    return f"<tr>{words}<td>{draw_busy(layer)}</td><td>{draw_shares(layer, report)}</td>{figures}</tr>"
+
+
+def _memories(report: SearchReport) -> str:
+    rows = memory_rows(report)
+    about = "What synthesis makes of each memory. A line buffer is kept once for each tap that is read at a time."
+    return draw_section("Memory map", _card(draw_table(MEMORY_HEAD, rows, numbers=(2, 4))), about) if rows else ""
+
+
+def _front(report: SearchReport) -> str:
+    rows = [design_row(each) for each in report.front]
+    table = draw_table(FRONT_HEAD, rows, numbers=tuple(range(8)))
+    return draw_section("Designs that no other beats", _card(table)) if rows else ""

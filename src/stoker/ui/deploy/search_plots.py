@@ -1,0 +1,107 @@
+"""The drawings of a search's page: interval against share of the device, and what each unit takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stoker.core.units import format_seconds
+from stoker.records.deploy.search import DesignRow, LayerRow, SearchReport
+from stoker.ui.deploy.search_words import RESOURCES
+from stoker.ui.drawing.fronts import (
+    Axis,
+    PlotPlace,
+    draw_field,
+    draw_limits,
+    draw_line,
+    draw_mark,
+    draw_stairs,
+    draw_text,
+)
+from stoker.ui.html_page import BarPart, draw_bar
+
+_CLASSES = ("c5", "c1", "c3", "c0", "c4", "c2")
+_TICKS_S = tuple(digit * 10.0**power for power in range(-9, 3) for digit in (1, 2, 5))
+
+
+def package_classes(report: SearchReport) -> dict[str, str]:
+    """Class of each package, by its place among the families."""
+    names = dict.fromkeys(each.package for each in report.families)
+    return {name: _CLASSES[place] if place < len(_CLASSES) else "even" for place, name in enumerate(names)}
+
+
+def draw_designs(report: SearchReport) -> str:
+    """Seconds between two samples against the share of the device: the front, the limits as lines, the pick."""
+    shown = report.shown
+    rows = [*report.front, *([shown] if shown else [])]
+    interval = 1 / report.limits.rate_per_s if report.limits.rate_per_s else None
+    place = PlotPlace(
+        Axis.over([*(1 / row.rate_per_s for row in rows), *([interval] if interval else [])]),
+        Axis.over([*(100 * row.share for row in rows), 100.0]),
+    )
+    classes = package_classes(report)
+    # Latency and loss are figures of the front, too: the stairs join what is left by these two.
+    stairs: list[DesignRow] = []
+    for row in report.front:
+        if not stairs or row.share < stairs[-1].share:
+            stairs.append(row)
+    body = [
+        draw_limits(place.x(interval) if interval else None, place.y(100.0), "rate", report.limits.device),
+        _grid(place),
+        draw_stairs(_at(row, place) for row in stairs),
+        *(_mark(row, place, f"best {classes[row.package]}", 6) for row in report.front),
+    ]
+    if shown is not None:
+        kind = "best" if report.pick else "best open"
+        body.append(_mark(shown, place, f"{kind} {classes[shown.package]}", 10))
+        x, y = _at(shown, place)
+        right = x < 70
+        body.append(
+            draw_text(x, y, "pick" if report.pick else "nearest", dx=14 if right else -14, dy=-10, kind="name",
+                      anchor="start" if right else "end")
+        )  # fmt: skip
+    return draw_field("Interval of designs and their share of the device; the front is the line", body)
+
+
+def draw_shares(layer: LayerRow, report: SearchReport) -> str:
+    """What a unit takes of all that the design takes of the binding resource, as a bar."""
+    shown = report.shown
+    assert shown is not None, "units are those of a design"
+    taken, whole = getattr(layer, shown.binding), getattr(shown, shown.binding)
+    frac = taken / whole if whole else 0.0
+    words = f"{layer.layer}: {taken:,.0f} of {whole:,.0f} {RESOURCES[shown.binding]}"
+    return draw_bar([BarPart("c5", frac, words, f"{100 * frac:.0f} %"), BarPart("rest", 1 - frac, words, "")])
+
+
+def draw_busy(layer: LayerRow) -> str:
+    """The share of a sample's cycles in which a unit works, as a bar."""
+    frac = min(1.0, layer.busy_frac)
+    words = f"{layer.layer}: {layer.cycles:,} cycles a sample"
+    kind = "c0" if frac == 1.0 else "c1"
+    return draw_bar([BarPart(kind, frac, words, f"{100 * frac:.0f} %"), BarPart("rest", 1 - frac, words, "")])
+
+
+def _at(row: DesignRow, place: PlotPlace) -> tuple[float, float]:
+    return place.x(1 / row.rate_per_s), place.y(100 * row.share)
+
+
+def _mark(row: DesignRow, place: PlotPlace, kind: str, radius: int) -> str:
+    said = (
+        f"{row.package}, {row.structure}: {row.rate_per_s:,.0f} samples/s, {format_seconds(row.latency_s)} a sample, "
+        f"{100 * row.share:.0f} % of the {RESOURCES[row.binding]}"
+    )
+    return draw_mark(kind, *_at(row, place), radius, said)
+
+
+def _grid(place: PlotPlace) -> str:
+    return "".join([*_lines(place), draw_line("axis", 0, 100, 100, 100), draw_line("axis", 0, 0, 0, 100)])
+
+
+def _lines(place: PlotPlace) -> Iterable[str]:
+    for value in place.up.decades():
+        y = place.y(value)
+        yield draw_line("grid", 0, y, 100, y)
+        yield draw_text(0, y, f"{value:g} %", dx=-8, dy=4, anchor="end")
+    for value in place.across.ticks(_TICKS_S):
+        x = place.x(value)
+        yield draw_line("grid", x, 0, x, 100)
+        yield draw_text(x, 100, format_seconds(value), dy=18, anchor="middle")

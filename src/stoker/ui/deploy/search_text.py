@@ -1,0 +1,78 @@
+"""A search for a design as text: what to build, by which proof, what else there is; and how good the model is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from stoker.records.deploy.search import CalibrationReport, SearchReport
+from stoker.ui.blocks import join, titled, wrap
+from stoker.ui.deploy.search_words import (
+    FAMILY_HEAD,
+    FRONT_HEAD,
+    LAYER_HEAD,
+    RESOURCES,
+    design_row,
+    family_row,
+    layer_row,
+    write_headline,
+    write_limiting,
+    write_limits,
+    write_proof,
+)
+from stoker.ui.report_text import Style
+from stoker.ui.tables import render_facts, render_table
+
+
+def render_search(report: SearchReport, style: Style | None = None, command: str = "") -> str:
+    """A search as a page of text.
+
+    Args:
+        report: what was found.
+        style: what the terminal shows.
+        command: that shows more.
+    """
+    style = style or Style()
+    facts = [("wanted", write_limits(report))]
+    if shown := report.shown:
+        resources = ", ".join(
+            f"{getattr(shown, kind):,.0f} of {there:,} {RESOURCES[kind]}" for kind, there in report.there.items()
+        )
+        facts += [("takes", resources), ("limits", write_limiting(report))]
+    if report.proof is not None:
+        facts.append(("proof", write_proof(report.proof)))
+    facts += [("model", report.model), *(("note", note) for note in report.notes)]
+    layers = render_table(LAYER_HEAD, [layer_row(each) for each in report.layers], style, right=(3, 4, 5, 6, 7))
+    front = render_table(FRONT_HEAD, [design_row(each) for each in report.front], style, right=tuple(range(8)))
+    families = render_table(FAMILY_HEAD, [family_row(each) for each in report.families], style, right=(3,))
+    blocks = (
+        wrap(write_headline(report), style, 1),
+        render_facts(facts, style),
+        titled("Units", layers, style),
+        titled("Front: designs that no other beats", front if report.front else [], style),
+        titled("Families", families, style),
+    )
+    return join(blocks, style, command)
+
+
+def render_calibration(report: CalibrationReport, style: Style | None = None) -> str:
+    """How far a model is from what it was fitted to, as a page of text."""
+    style = style or Style()
+    rows: list[Sequence[str]] = [
+        [f"{each.luts[0]:,}", f"{each.luts[1]:,.0f}", f"{each.flip_flops[0]:,}", f"{each.flip_flops[1]:,.0f}",
+         f"{each.dsps[0]}", f"{each.dsps[1]}", f"{each.block_rams[0]}", f"{each.block_rams[1]}",
+         f"{each.clock_mhz[0]:.0f}", f"{each.clock_mhz[1]:.0f}", each.name]
+        for each in report.rows
+    ]  # fmt: skip
+    head = ("LUTs", "model", "flip-flops", "model", "DSPs", "model", "block RAMs", "model", "MHz", "model", "design")
+    facts = [("model", report.obtained)]
+    for name, kind in (("LUTs", "luts"), ("flip-flops", "flip_flops"), ("clock", "clock_mhz")):
+        errors = [abs(getattr(each, kind)[1] / getattr(each, kind)[0] - 1) for each in report.rows]
+        facts.append((name, f"median error {100 * median(errors):.1f} %, worst {100 * max(errors):.0f} %"))
+    for name, kind in (("DSPs", "dsps"), ("block RAMs", "block_rams")):
+        wrong = sum(getattr(each, kind)[0] != getattr(each, kind)[1] for each in report.rows)
+        facts.append((name, f"{wrong} of {len(report.rows)} designs differ"))
+    table = titled(
+        "Found by the tools, and by the model", render_table(head, rows, style, right=tuple(range(10))), style
+    )
+    return join((render_facts(facts, style), table), style, "")

@@ -1,0 +1,100 @@
+"""Sentences about a search for a design, the same on a terminal and on a page."""
+
+from __future__ import annotations
+
+from stoker.core.units import format_seconds
+from stoker.records.deploy.search import DesignRow, FamilyRow, FoldingProof, LayerRow, SearchReport
+
+RESOURCES = {"luts": "LUTs", "flip_flops": "flip-flops", "dsps": "DSPs", "block_rams": "block RAMs"}
+FORMS = {"block": "block RAM", "distributed": "LUT RAM", "logic": "logic"}
+FRONT_HEAD = ("rate", "latency", "clock", "cycles", "LUTs", "flip-flops", "DSPs", "block RAMs", "share", "loss", "of")
+FAMILY_HEAD = ("package", "structure", "scales by", "solved", "what became of it")
+LAYER_HEAD = ("result", "unit", "results x channels x taps", "busy", "LUTs", "flip-flops", "DSPs", "block RAMs")
+MEMORY_HEAD = ("result", "memory", "words x bits", "form", "cells")
+
+
+def write_headline(report: SearchReport) -> str:
+    """What to build, in a sentence."""
+    pick, nearest = report.pick, report.nearest
+    if pick is not None:
+        return (
+            f"Build {pick.package} as {pick.structure} with {pick.multipliers:,} multipliers: "
+            f"{pick.rate_per_s:,.0f} samples/s, {format_seconds(pick.latency_s)} a sample, "
+            f"{100 * pick.share:.0f} % of the {RESOURCES[pick.binding]} of {report.limits.device}."
+        )
+    assert nearest is not None, "what nothing fits has a nearest design"
+    return (
+        f"Nothing keeps the limits on {report.limits.device}. The nearest design, {nearest.package} as "
+        f"{nearest.structure}, has {'; '.join(report.misses)}."
+    )
+
+
+def write_limits(report: SearchReport) -> str:
+    """What was asked for."""
+    limits = report.limits
+    words = [limits.device]
+    if limits.rate_per_s is not None:
+        words.append(f"at least {limits.rate_per_s:,.0f} samples/s")
+    if limits.latency_s is not None:
+        words.append(f"at most {format_seconds(limits.latency_s)} a sample")
+    if limits.loss_frac is not None:
+        words.append(f"at most {100 * limits.loss_frac:.2f} % lost")
+    return ", ".join(words) if len(words) > 1 else f"{words[0]}, the fastest that fits"
+
+
+def write_proof(proof: FoldingProof) -> str:
+    """What was proven of the foldings."""
+    return (
+        f"of {proof.combinations:,} combinations of foldings as fast, none takes less than {proof.bound:.5f} in the "
+        f"model's terms; this one takes {proof.objective:.5f} ({100 * proof.gap:.2g} % above)"
+    )
+
+
+def write_limiting(report: SearchReport) -> str:
+    """The unit that sets the pace, and the one that takes most of the scarcest resource."""
+    shown = report.shown
+    if shown is None or not report.layers:
+        return ""
+    slowest = max(report.layers, key=lambda each: each.cycles)
+    taken = max(report.layers, key=lambda each: getattr(each, shown.binding))
+    return (
+        f"`{slowest.layer}` sets the pace with {slowest.cycles:,} cycles a sample; `{taken.layer}` takes "
+        f"{getattr(taken, shown.binding):,.0f} of the {getattr(shown, shown.binding):,.0f} {RESOURCES[shown.binding]}"
+    )
+
+
+def design_row(row: DesignRow) -> list[str]:
+    """Cells under :data:`FRONT_HEAD`."""
+    return [
+        f"{row.rate_per_s:,.0f}/s", format_seconds(row.latency_s), f"{row.clock_mhz:.0f} MHz", f"{row.cycles:,}",
+        f"{row.luts:,.0f}", f"{row.flip_flops:,.0f}", f"{row.dsps:,}", f"{row.block_rams:,}",
+        f"{100 * row.share:.0f} % {RESOURCES[row.binding]}",
+        "-" if row.loss_frac is None else f"{100 * row.loss_frac:.2f} %", f"{row.package} ({row.structure})",
+    ]  # fmt: skip
+
+
+def family_row(row: FamilyRow) -> list[str]:
+    """Cells under :data:`FAMILY_HEAD`."""
+    return [row.package, row.structure, row.requantiser, f"{row.tried}", row.why or "picked"]
+
+
+def layer_row(row: LayerRow) -> list[str]:
+    """Cells under :data:`LAYER_HEAD`."""
+    return [
+        row.layer, row.kind, row.fold, f"{100 * row.busy_frac:.0f} %", f"{row.luts:,.0f}", f"{row.flip_flops:,.0f}",
+        f"{row.dsps:,}", f"{row.block_rams:,}",
+    ]  # fmt: skip
+
+
+def memory_rows(report: SearchReport) -> list[list[str]]:
+    """Cells under :data:`MEMORY_HEAD`; equal memories of a unit are one row."""
+    rows: list[list[str]] = []
+    for layer in report.layers:
+        for memory in dict.fromkeys(layer.memories):
+            count = layer.memories.count(memory)
+            times = f"{count} x " if count > 1 else ""
+            cells = f"{count * memory.cells:,}" if memory.cells else "-"
+            rows.append(
+                [layer.layer, f"{times}{memory.use}", f"{memory.words:,} x {memory.bits}", FORMS[memory.form], cells]
+            )
+    return rows

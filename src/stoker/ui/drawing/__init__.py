@@ -1,0 +1,1 @@
+"""Drawings that several pages have in common."""

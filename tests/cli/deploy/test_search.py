@@ -1,0 +1,91 @@
+"""`stoker deploy search`, and the commands that take what it picked."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stoker.cli.main import main
+from stoker.deploy.package.folder import write_package
+from stoker.deploy.rtl.generate import read_design
+from tests.deploy.rtl.nets import NetBuilder, residual_digits
+
+pytest.importorskip("safetensors")
+pytest.importorskip("scipy")
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_package("digits.pkg", residual_digits(), "digits")
+    return Path("digits.pkg")
+
+
+def test_a_pick_is_built(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--rate", "5k", "--latency", "1ms", "--out", "search.json", "--html", "search.html"]
+    assert main(["deploy", "search", str(package), *options]) == 0
+    assert "wrote search.html" in capsys.readouterr().out
+    assert "Memory map" in Path("search.html").read_text()
+    assert main(["deploy", "search", str(package), "--rate", "5k"]) == 0
+    page = capsys.readouterr().out
+    for said in ("Build digits.pkg as dataflow", "combinations of foldings as fast", "sets the pace", "Families"):
+        assert said in page
+    pick = json.loads(Path("search.json").read_text())["pick"]
+    assert main(["deploy", "rtl", str(package), "--folding", "search.json", "--out", "rtl"]) == 0
+    design = read_design(Path("rtl"))
+    assert (design.cycles, design.multipliers) == (pick["cycles"], pick["multipliers"])
+
+
+def test_nothing_that_fits_ends_with_status_2_and_the_nearest(
+    package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--rate", "900k", "--device", "ecp5-25k"]
+    assert main(["deploy", "search", str(package), *options, "--json"]) == 2
+    found = json.loads(capsys.readouterr().out)
+    assert found["pick"] is None
+    assert any("DSPs" in miss and "too many" in miss for miss in found["misses"])
+    assert found["nearest"]["foldings"]
+    assert main(["deploy", "search", str(package), *options, "--out", "none.json"]) == 2
+    capsys.readouterr()
+    assert main(["deploy", "rtl", str(package), "--folding", "none.json", "--out", "rtl"]) == 2
+    assert "must have a pick, and nothing kept its limits" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--rate", "fast"], "`--rate` must be samples a second such as 20000, 20k or 1.5M, got 'fast'"),
+        (["--loss", "2"], "`--loss` must be a share such as 0.5% or 0.005, got '2'"),
+        (["--latency", "0"], "`--latency` must be a positive time such as 400us"),
+        (["--device", "xc7"], "`--device` must be one of ecp5-25k"),
+        (["--device", "ice40-hx8k"], "which is ecp5, got ice40; `stoker deploy fit` places"),
+        (["--model", "none.json"], "`--model` must be a file that `stoker deploy calibrate` wrote"),
+        (["--out", "missing/search.json"], "`--out` must name a file that can be written"),
+    ],
+)
+def test_wrong_options_are_one_line(
+    package: Path, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["deploy", "search", str(package), *options]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_foldings_of_another_package_are_refused(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    net = NetBuilder(0)
+    write_package("other.pkg", net.graph(net.dense(net.input((6,)), 4)), "other")
+    assert main(["deploy", "search", str(package), "--out", "search.json"]) == 0
+    capsys.readouterr()
+    assert main(["deploy", "verify", "other.pkg", "--folding", "search.json"]) == 2
+    assert "must be of this package, and its pick is of `digits.pkg`" in capsys.readouterr().err
+
+
+def test_several_packages_are_one_front(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    net = NetBuilder(1)
+    write_package("small.pkg", net.graph(net.dense(net.input((6,)), 4)), "small")
+    assert main(["deploy", "search", str(package), "small.pkg", "--rate", "10k", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["package"] for each in found["families"]] == ["digits.pkg", "small.pkg"]
+    assert found["pick"]["package"] == "small.pkg"
+    assert "of the device where the pick takes" in found["families"][0]["why"]

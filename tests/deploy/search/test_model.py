@@ -1,0 +1,51 @@
+"""The model that is shipped against what it was fitted to; the fit; what is counted."""
+
+from statistics import median
+
+import pytest
+
+from stoker.deploy.hardware.calibrating import judged
+from stoker.deploy.rtl.folding import works_of
+from stoker.deploy.rtl.mapping import lower
+from stoker.deploy.search.contents import UnitContents
+from stoker.deploy.search.model import fitted, model_of
+from stoker.deploy.search.specimens import small_networks, specimens
+
+MODEL = model_of("ecp5")
+
+
+@pytest.fixture(scope="module")
+def structures():
+    return [lower(each.graph, each.foldings) for each in specimens()]
+
+
+def test_the_shipped_model_is_of_these_specimens_and_near_them(structures) -> None:
+    assert [each.name for each in MODEL.specimens] == [each.name for each in specimens()]
+    rows = judged(MODEL, structures).rows
+    assert all(row.dsps[0] == row.dsps[1] and row.block_rams[0] == row.block_rams[1] for row in rows)
+    for kind, usual, worst in (("luts", 0.08, 0.2), ("flip_flops", 0.08, 0.2), ("clock_mhz", 0.08, 0.2)):
+        errors = [abs(getattr(row, kind)[1] / getattr(row, kind)[0] - 1) for row in rows]
+        assert median(errors) <= usual
+        assert max(errors) <= worst
+
+
+def test_the_fit_gives_the_shipped_weights(structures) -> None:
+    pytest.importorskip("scipy")
+    found = fitted(list(zip(structures, MODEL.specimens, strict=True)), "ecp5", MODEL.obtained)
+    for kind in ("luts", "flip_flops", "period_ns"):
+        assert getattr(found, kind) == pytest.approx(getattr(MODEL, kind), rel=1e-6, abs=1e-9)
+        assert all(weight >= 0 for weight in getattr(found, kind).values())
+
+
+def test_contents_add_up() -> None:
+    one, other = UnitContents(adders=3, multipliers=1), UnitContents(adders=1, units=1)
+    assert (one + other) == UnitContents(adders=4, multipliers=1, units=1)
+    assert one.times(3) == one + one + one
+
+
+def test_small_networks_are_few_combinations() -> None:
+    for each in small_networks():
+        count = 1
+        for work in works_of(each.graph).values():
+            count *= len(list(work.foldings()))
+        assert count < 3000

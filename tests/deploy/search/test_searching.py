@@ -1,0 +1,131 @@
+"""The pick against every pace of small networks; what is refused says why; reports and their foldings."""
+
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.core.pareto import no_worse
+from stoker.core.texts import to_json
+from stoker.deploy.search.families import Dataflow, SearchedPackage
+from stoker.deploy.search.model import model_of
+from stoker.deploy.search.report import misses, read_foldings, report_of
+from stoker.deploy.search.searching import DesignLimits, search
+from stoker.deploy.tools.devices import fpga
+from stoker.records.deploy.search import SearchReport
+from stoker.ui.deploy.search_html import render_search_page
+from stoker.ui.deploy.search_text import render_search
+from tests.deploy.rtl.nets import any_net, residual_digits
+
+MODEL = model_of("ecp5")
+SMALL = fpga("ecp5-25k")
+
+
+@cache
+def family(seed: int, loss_frac: float | None = None) -> Dataflow:
+    """A random network, its solved designs kept from example to example."""
+    return Dataflow(SearchedPackage(name=f"net{seed}", digest=f"{seed}", graph=any_net(seed), loss_frac=loss_frac),
+                    SMALL, MODEL)  # fmt: skip
+
+
+@cache
+def digits() -> Dataflow:
+    return Dataflow(SearchedPackage(name="digits", digest="d", graph=residual_digits()), SMALL, MODEL)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 5), st.floats(2.0, 7.0), st.floats(-6.0, -2.0))
+def test_the_pick_is_the_least_of_all_paces_that_keep_the_limits(seed: int, rate: float, latency: float) -> None:
+    wanted = DesignLimits(rate_per_s=10**rate, latency_s=10**latency)
+    own = family(seed)
+    found = search([own], wanted)
+    every = [own.design(pace) for pace in own.paces()]
+    fits = [each for each in every if each.share <= 1 and wanted.slowness(each) <= 1]
+    assert (found.pick is not None) == bool(fits)
+    if found.pick is None:
+        least = min(max(each.share, wanted.slowness(each)) for each in every)
+        assert found.nearest.excess == pytest.approx(least, rel=0.02)  # foldings change lanes of other units a little
+        assert list(misses(found.nearest, wanted, SMALL))
+    else:
+        best = min(each.objective for each in fits)
+        assert found.pick.design.objective <= best * 1.02
+
+
+@settings(deadline=None, max_examples=6)
+@given(st.integers(0, 5))
+def test_without_a_limit_of_speed_the_fastest_that_fits_is_picked(seed: int) -> None:
+    own = family(seed)
+    found = search([own], DesignLimits())
+    fits = [each for each in map(own.design, own.paces()) if each.share <= 1]
+    assert found.pick is not None
+    assert found.pick.design.rate_per_s == pytest.approx(max(each.rate_per_s for each in fits), rel=0.02)
+    figures = [(1 / each.design.rate_per_s, each.design.latency_s, each.design.share) for each in found.front]
+    assert not any(no_worse(one, other) for one in figures for other in figures if one != other)
+
+
+def test_a_package_that_loses_too_much_is_left_for_one_that_does_not() -> None:
+    lossy, sound = family(1, 0.03), family(2, 0.001)
+    found = search([lossy, sound], DesignLimits(loss_frac=0.005))
+    assert found.pick is not None
+    assert found.pick.family is sound
+    report = report_of(found, DesignLimits(loss_frac=0.005), SMALL, MODEL)
+    assert "a loss of 3.00 %, at most 0.50 % allowed" in report.families[0].why
+    assert report.families[1].why == ""
+    none = search([lossy], DesignLimits(loss_frac=0.0))
+    assert none.pick is None
+
+
+def test_what_is_too_much_is_named_by_resource_with_the_nearest_design(tmp_path: Path) -> None:
+    wanted = DesignLimits(rate_per_s=900_000.0)
+    report = report_of(search([digits()], wanted), wanted, SMALL, MODEL)
+    assert report.pick is None
+    assert report.nearest is not None
+    said = "; ".join(report.misses)
+    assert "of 28 DSPs:" in said
+    assert "too many" in said
+    assert "of 900,000 samples/s" in said
+    text, page = render_search(report), render_search_page(report)
+    for words in ("Nothing keeps the limits on ecp5-25k", "too many"):
+        assert words in text
+        assert words in page
+    path = tmp_path / "search.json"
+    path.write_bytes(to_json(report))
+    with pytest.raises(ValueError, match="must have a pick, and nothing kept its limits"):
+        read_foldings(path, "d")
+
+
+def test_a_report_is_read_again_by_its_package_alone(tmp_path: Path) -> None:
+    wanted = DesignLimits(rate_per_s=5000.0)
+    found = search([digits()], wanted)
+    report = report_of(found, wanted, SMALL, MODEL)
+    path = tmp_path / "search.json"
+    path.write_bytes(to_json(report))
+    assert msgspec.json.decode(path.read_bytes(), type=SearchReport) == report
+    assert found.pick is not None
+    assert read_foldings(path, "d") == dict(found.pick.design.foldings)
+    with pytest.raises(ValueError, match=r"must be of this package, and its pick is of `digits`"):
+        read_foldings(path, "another")
+    path.write_text("{}")
+    with pytest.raises(ValueError, match="must be a report of a search"):
+        read_foldings(path, "d")
+    text, page = render_search(report), render_search_page(report)
+    for words in ("sets the pace", "combinations of foldings as fast", "line buffer"):
+        assert words in page
+        assert words in text or words == "line buffer"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"latency_s": 0.0}, "`latency` must be positive, got 0.0"), ({"rate_per_s": -1.0}, "`rate_per_s` must be")],
+)
+def test_limits_are_checked(given: dict[str, float], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        DesignLimits(**given)
+
+
+def test_a_family_without_a_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="which is ecp5, got none"):
+        model_of("none")
