@@ -45,13 +45,11 @@ def render_verification(found: VerifiedDesign, style: Style | None = None) -> st
     facts += [("problem", f"{each.way}: {each.problem}") for each in ways if each.problem]
     head = ("sent", "samples", "outputs", "differ", "cycles a sample", "of the first")
     table = titled("Simulated by Verilator", render_table(head, rows, style, right=(1, 2, 3, 4, 5)), style)
-    blocks = [render_facts(facts, style), table]
-    if found.updates is not None:
-        blocks.append(_updates(found.updates, style))
-    return join(tuple(blocks), style, "")
+    more = () if found.updates is None else (_updates(found.updates, style),)
+    return join((render_facts(facts, style), table, *more), style, "")
 
 
-def _updates(found: VerifiedUpdates, style: Style) -> str:
+def _updates(found: VerifiedUpdates, style: Style) -> list[str]:
     rows = [
         [each.way, f"{each.updates:,}", f"{each.outputs:,}", f"{each.differing:,}", f"{each.mixed:,}",
          f"{each.load_cycles:,}", f"{each.until_next_cycles:,}"]
