@@ -21,6 +21,7 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/deploy/hardware/test_fitting.py::test_a_dense": "stays: what is too large; no synthesis there",
     "tests/deploy/hardware/test_engine.py::test_models_made_at_random": "stays: four models on one engine, a change",
     "tests/deploy/hardware/test_many_nets.py": "stays: test_live, most units in one simulator",
+    "tests/deploy/hardware/test_updates.py::test_many": "stays: all units with numbers in one simulator",
     # What repeats a kind of test that stays in `make test`, by the id of a test from its beginning on; `*` is any text.
     "tests/serve/test_grpc.py::test_health": "stays: answers, and another's client",
     "tests/serve/test_grpc.py::test_refusals": "stays: answers; the same refusals over HTTP",

@@ -10,7 +10,7 @@ from stoker.core.errors import ConfigError
 from stoker.deploy.package.folder import write_package
 from stoker.deploy.rtl.engine.files import read_engine
 from stoker.deploy.rtl.generate import read_design
-from tests.deploy.rtl.nets import residual_digits
+from tests.deploy.rtl.nets import NetBuilder, residual_digits
 
 
 @pytest.fixture
@@ -65,6 +65,30 @@ def test_a_design_of_another_package_is_refused(package: Path, tmp_path: Path) -
     for data in ([], ["--data", f"{loader}:batches"]):  # batches are read before the design
         with pytest.raises(ConfigError, match=r"must be a design of `.*digits.pkg`, and was made from another"):
             verify.main([str(package), "--design", str(out), *data])
+
+
+def test_an_updatable_design_says_what_an_update_is(
+    package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "rtl"
+    assert rtl.main([str(package), "--out", str(out), "--updatable"]) == 0
+    design = read_design(out)
+    assert design.updates is not None
+    words = design.updates.words
+    assert f"{4 * words:,} bytes in {words:,} cycles; memories have two banks" in capsys.readouterr().out
+
+
+def test_an_update_that_does_not_fit_is_refused_before_a_tool_runs(package: Path, tmp_path: Path) -> None:
+    out, other = tmp_path / "rtl", tmp_path / "other.pkg"
+    net = NetBuilder(3)
+    write_package(other, net.graph(net.dense(net.input((4,)), 2)), "other")
+    rtl.main([str(package), "--out", str(out), "--updatable", "--json"])
+    arguments = [str(package), "--design", str(out), "--update", str(other)]
+    with pytest.raises(ConfigError, match=r"must be of the design's structure, and differs: the layer v\d+ is in one"):
+        verify.main(arguments)
+    rtl.main([str(package), "--out", str(out), "--json"])
+    with pytest.raises(ConfigError, match=r"must take updates; write it with `stoker deploy rtl --updatable`"):
+        verify.main(arguments)
 
 
 def test_a_folder_without_a_design_is_refused(tmp_path: Path) -> None:

@@ -26,8 +26,10 @@ _SEEN = 32
 class NetBuilder:
     """Adds operations one by one; each takes names of values and returns the name of its result."""
 
-    def __init__(self, seed: int, prefix: str = "") -> None:
+    def __init__(self, seed: int, prefix: str = "", trained: int | None = None) -> None:
         self.random = np.random.default_rng(seed)
+        self.numbers = self.random if trained is None else np.random.default_rng(trained)
+        """Of weights, scales and zero points; with a seed of its own, networks of one structure have other numbers."""
         self.prefix = prefix
         self.values: dict[str, IntegerValue] = {}
         self.operations: list[op.Operation] = []
@@ -95,7 +97,7 @@ class NetBuilder:
         )  # fmt: skip
 
     def add(self, first: str, second: str, bits: int = 8, *, signed: bool = True) -> str:
-        factors = tuple(int(each) for each in self.random.integers(-40_000, 40_000, 2))
+        factors = tuple(int(each) for each in self.numbers.integers(-40_000, 40_000, 2))
         return self._requantised(
             lambda output, by: op.Add(sources=(first, second), output=output, multipliers=factors, requantiser=by),
             bits, signed=signed, channels=0,
@@ -109,7 +111,7 @@ class NetBuilder:
     def table(self, source: str, bits: int = 8, *, signed: bool = True) -> str:
         output = self._value(self.values[source].shape, bits, signed=signed)
         low, high = type_range(bits, signed)
-        name = self._constant(self.random.integers(low, high + 1, 1 << self.values[source].bits, dtype=np.int32))
+        name = self._constant(self.numbers.integers(low, high + 1, 1 << self.values[source].bits, dtype=np.int32))
         return self._add(op.Table(source=source, output=output, table=name))
 
     def concat(self, *sources: str) -> str:
@@ -123,7 +125,7 @@ class NetBuilder:
         self.values[source] = structs.replace(self.values[source], low=0, high=num_rows - 1)
         self.seen[source] = self.random.integers(0, num_rows, (_SEEN, *shape), dtype=np.int32)
         low, high = type_range(bits, True)
-        table = self._constant(self.random.integers(low, high + 1, (num_rows, size), dtype=np.int32))
+        table = self._constant(self.numbers.integers(low, high + 1, (num_rows, size), dtype=np.int32))
         if not bag:
             output = self._value((1,), bits, signed=True)
             return self._add(op.Embedding(source=source, output=output, table=table))
@@ -166,7 +168,7 @@ class NetBuilder:
         name = f"{self.prefix}v{len(self.values)}"
         self.values[name] = IntegerValue(
             name=name, shape=shape, bits=bits, signed=signed, scale=1.0, low=low, high=high,
-            zero_point=int(self.random.integers(low // 2, high // 2 + 1)) if zero_point is None else zero_point,
+            zero_point=int(self.numbers.integers(low // 2, high // 2 + 1)) if zero_point is None else zero_point,
         )  # fmt: skip
         return name
 
@@ -182,10 +184,10 @@ class NetBuilder:
     def _weights(self, shape: tuple[int, ...], bits: int) -> tuple[str, str]:
         """Weights of all sizes; some channels are nothing or as large as they can be."""
         low, high = type_range(bits, True)
-        weight = self.random.integers(low, high + 1, shape, dtype=np.int32)
+        weight = self.numbers.integers(low, high + 1, shape, dtype=np.int32)
         if shape[0] > 2:
-            weight[0] = self.random.choice([0, low, high])
-        bias = self.random.integers(-300, 300, shape[0], dtype=np.int32)
+            weight[0] = self.numbers.choice([0, low, high])
+        bias = self.numbers.integers(-300, 300, shape[0], dtype=np.int32)
         return self._constant(weight.astype(np.int8)), self._constant(bias)
 
     def _requantised(self, made, bits: int, *, signed: bool, channels: int) -> str:
@@ -208,9 +210,9 @@ class NetBuilder:
             bias -= sums.reshape(-1, len(bias)).mean(axis=0).astype(bias.dtype)
             sums = self._sums(bare)
         ratio = min((high - low + 1) / 4 / max(1.0, float(np.std(sums))), 60_000.0)
-        clamp = zero_point if self.random.random() < 0.2 else low
+        clamp = zero_point if self.numbers.random() < 0.2 else low
         if channels:
-            ratios = ratio * self.random.uniform(0.5, 1.0, channels)
+            ratios = ratio * self.numbers.uniform(0.5, 1.0, channels)
             multipliers, shift = multipliers_of(ratios)
             by = Requantiser(
                 multiplier=self._constant(multipliers), shift=shift, zero_point=zero_point, low=clamp, high=high
@@ -280,9 +282,9 @@ def residual_digits(seed: int = 0) -> IntegerGraph:
     return net.graph(net.dense(hidden, 10))
 
 
-def any_net(seed: int, prefix: str = "") -> IntegerGraph:
-    """A network with branches of odd sizes, strides, groups and widths, all drawn from a seed."""
-    net = NetBuilder(seed, prefix)
+def any_net(seed: int, prefix: str = "", trained: int | None = None) -> IntegerGraph:
+    """A network with branches of odd sizes, strides, groups and widths, all drawn from a seed; numbers from another."""
+    net = NetBuilder(seed, prefix, trained)
     random = net.random
 
     def one_of(*choices):
@@ -336,9 +338,9 @@ def any_net(seed: int, prefix: str = "") -> IntegerGraph:
     return net.graph(net.dense(net.flat(at), one_of(1, 3, 4, 10), bits(), weight_bits=int(random.integers(2, 9))))
 
 
-def tower(seed: int) -> IntegerGraph:
+def tower(seed: int, prefix: str = "", trained: int | None = None) -> IntegerGraph:
     """Rows of two tables, a sum of rows of a third, and plain numbers, through two dense layers."""
-    net = NetBuilder(seed)
+    net = NetBuilder(seed, prefix, trained)
     first, second = net.rows((), 6), net.rows((), 4, num_rows=5)
     bag, plain = net.rows((5,), 8, bag=True), net.input((4,))
     for name in (first, second, plain):  # numbers side by side have one zero point

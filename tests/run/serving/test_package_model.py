@@ -11,7 +11,7 @@ from stoker.core.errors import PackageError
 from stoker.deploy.engines.law import NumpyEngine
 from stoker.deploy.package.folder import write_package
 from stoker.run.serving.model_main import load
-from stoker.run.serving.sources import ModelForm, forms_of
+from stoker.run.serving.sources import ModelForm, chosen_forms, forms_of
 from stoker.serve.engine import ANY
 from tests.deploy.test_package import small
 
@@ -20,7 +20,7 @@ def test_both_engines_give_the_laws_numbers(tmp_path: Path) -> None:
     digest = write_package(tmp_path / "p", small(), "small")
     inputs = {"x": np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)}
     law = NumpyEngine(small())(inputs)
-    forms = forms_of(str(tmp_path / "p"), 1)
+    forms = chosen_forms(forms_of(str(tmp_path / "p"), 1), "auto")
     assert [form.engine for form in forms] == ["int", "onnx"]
     for form in forms:
         engine = load(form).engine()

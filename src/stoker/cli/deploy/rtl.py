@@ -50,8 +50,9 @@ def main(argv: list[str]) -> int:
             given=searched | dict(arguments.fold),
         )  # fmt: skip
         found = design(
-            package.graph, foldings, arguments.out, package.digest, "least" if arguments.least_fifos else "full"
-        )
+            package.graph, foldings, arguments.out, package.digest, "least" if arguments.least_fifos else "full",
+            updatable=arguments.updatable,
+        )  # fmt: skip
     except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from None
     if arguments.json:
@@ -84,6 +85,7 @@ def _parser() -> Parser:
         help="results, channels and taps of a layer in a cycle, by the name of its result; may be repeated",
     )  # fmt: skip
     add("--least-fifos", action="store_true", help="FIFOs that never stop a sample, but may hold up a branch")
+    add("--updatable", action="store_true", help="takes other weights while it runs; doubles the memories")
     add("--json", action="store_true", help="print it for programs")
     add("package", type=Path, metavar="PACKAGE", help="folder that `stoker deploy quantise` wrote")
     return parser

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from stoker.cli.arguments import Parser, duration, whole
 from stoker.cli.deploy.engine_options import add_engine_options, refuse_engine_options, shape_of
@@ -21,11 +22,13 @@ from stoker.deploy.batches import parts_of
 from stoker.deploy.engines.ends import taken
 from stoker.deploy.hardware.designing import chosen_foldings, design
 from stoker.deploy.hardware.engines import verify_engine, write_model
+from stoker.deploy.hardware.updates import verify_updates
 from stoker.deploy.hardware.verification import random_samples, verify
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.package.folder import read_package
 from stoker.deploy.rtl.engine.files import is_engine, read_engine
 from stoker.deploy.rtl.generate import read_design
+from stoker.deploy.rtl.updating import update_of
 from stoker.deploy.search.report import read_foldings
 from stoker.ui.deploy.hardware_text import render_verification
 from stoker.ui.terminal import style_for
@@ -39,7 +42,8 @@ of each input, which reaches more than real samples do.
 examples:
   stoker deploy verify digits.pkg                              a design of the default size, random samples
   stoker deploy verify digits.pkg --design rtl --data calib.py:test_loader
-  stoker deploy verify digits.pkg --structure engine           a program of an engine of the default size"""
+  stoker deploy verify digits.pkg --structure engine           a program of an engine of the default size
+  stoker deploy verify digits.pkg --design rtl --update retrained.pkg"""
 
 
 def main(argv: list[str]) -> int:
@@ -53,6 +57,7 @@ def main(argv: list[str]) -> int:
     """
     arguments = _parser().parse_args(argv)
     package = read_package(arguments.package)
+    other = read_package(arguments.update) if arguments.update else None
     try:
         inputs = (
             taken(package.graph, _batches(package.graph, arguments.data, arguments.samples))
@@ -66,15 +71,23 @@ def main(argv: list[str]) -> int:
             elif arguments.design is None:
                 refuse_engine_options(arguments)
                 searched = read_foldings(arguments.folding, package.digest) if arguments.folding else None
-                design(package.graph, chosen_foldings(package.graph, given=searched), folder, package.digest)
+                foldings = chosen_foldings(package.graph, given=searched)
+                design(package.graph, foldings, folder, package.digest, updatable=other is not None)
             elif (read_engine(folder) if is_engine(folder) else read_design(folder)).source != package.digest:
                 structure = " --structure engine" if is_engine(folder) else ""
                 raise ConfigError(
                     f"`{folder}` must be a design of `{arguments.package}`, and was made from another; "
                     f"write it again with `stoker deploy rtl {arguments.package} --out {folder}{structure}`"
                 )
+            if other is not None and is_engine(folder):
+                raise ConfigError("`--update` is of a dataflow design; an engine takes another model as a program")
+            if other is not None:  # before the build: what does not fit is known at once
+                update_of(read_design(folder), other.graph, other.digest)
             proven = verify_engine if is_engine(folder) else verify
             found = proven(package.graph, folder, inputs, limit_s=arguments.limit)
+            if other is not None:
+                updates = verify_updates(package, other, folder, inputs, limit_s=arguments.limit)
+                found = structs.replace(found, updates=updates)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if arguments.json:
@@ -119,6 +132,7 @@ def _parser() -> Parser:
         "--folding", type=Path, metavar="FILE", help="foldings of a new design: a report of `stoker deploy search`"
     )
     add_engine_options(parser)
+    add("--update", type=Path, metavar="PACKAGE", help="another model, which comes and goes in mid-stream")
     add("--data", metavar="LOADER", help="file.py:function or module:function of batches to send")
     add("--samples", type=whole(1), metavar="N", help=f"how many (default: all of LOADER, or {_SAMPLES} at random)")
     add("--seed", type=whole(0), default=0, metavar="N", help="of random samples (default: 0)")

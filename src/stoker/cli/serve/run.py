@@ -24,8 +24,8 @@ from stoker.ui.terminal import style_for
 _NEEDED = ("uvicorn", "uvloop", "httptools", "starlette", "prometheus_client")
 _EPILOG = """\
 MODEL is [NAME=]SOURCE; SOURCE is a file of torch.export (.pt2) or ONNX (.onnx), a folder with one of each, a package of
-`stoker deploy quantise`, or module:function[@weights.safetensors], where the function returns a module and example
-inputs.
+`stoker deploy quantise` (PACKAGE@DESIGN with a design of `stoker deploy rtl`, for --engine rtl), or
+module:function[@weights.safetensors], where the function returns a module and example inputs.
 A .pt2 file and a function are programs: they run as this user. Requests hold numbers only.
 examples:
   stoker serve run model.onnx --slo 20ms
@@ -133,7 +133,8 @@ def _parser() -> Parser:
     )
     add = parser.add_argument
     add("models", metavar="MODEL", nargs="+", help="[NAME=]SOURCE; see below")
-    add("--engine", choices=("auto", *ENGINES), default="auto", help="what computes (default: the fastest, as timed)")
+    add("--engine", choices=("auto", *ENGINES), default="auto",
+        help="what computes (default: the fastest, as timed; never rtl, a simulated design)")  # fmt: skip
     add("--slo", type=duration("20ms"), metavar="TIME", help="time from a request to its answer (default: no promise)")
     add("--engines", type=whole(1, 256), metavar="N", help="processes that compute (default: 2, on one core 1)")
     add("--threads", type=whole(1, 256), metavar="N", help="threads of each (default: the cores over the engines)")

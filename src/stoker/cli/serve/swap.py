@@ -82,6 +82,8 @@ def _absolute(source: str) -> str:
     module, colon, name = function.partition(":")
     if module.endswith(".py") and Path(module).exists():
         function = f"{Path(module).absolute()}{colon}{name}"
+    elif at and Path(function).exists():  # a package and its design
+        function = str(Path(function).absolute())
     if at and Path(weights).exists():
         weights = str(Path(weights).absolute())
     return f"{function}{at}{weights}"

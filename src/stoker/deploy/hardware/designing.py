@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from stoker.deploy.ir.graph import IntegerGraph
+from stoker.deploy.rtl.banks import update_words
 from stoker.deploy.rtl.folding import Folding, balanced, folded, works_of
 from stoker.deploy.rtl.generate import write_design
 from stoker.deploy.rtl.mapping import lower
@@ -51,7 +52,7 @@ def chosen_foldings(
 
 def design(
     graph: IntegerGraph, foldings: Mapping[str, Folding], folder: Path, source: str = "",
-    fifos: Literal["full", "least"] = "full",
+    fifos: Literal["full", "least"] = "full", updatable: bool = False,
 ) -> DesignSummary:  # fmt: skip
     """Writes a design, and says what it is.
 
@@ -61,12 +62,13 @@ def design(
         folder: which is made.
         source: digest of the package; kept in the design, and readable from it.
         fifos: depths for full speed, or the least that never stop.
+        updatable: whether another model's numbers can be brought into it while it runs; doubles its memories.
 
     Raises:
         ValueError: an operation has no unit.
         OSError: the folder cannot be written.
     """
-    structure = lower(graph, foldings, fifos=fifos)
+    structure = lower(graph, foldings, fifos=fifos, updatable=updatable)
     write_design(structure, folder, source)
     return summary(structure, foldings, folder)
 
@@ -84,8 +86,9 @@ def summary(structure: Structure, foldings: Mapping[str, Folding], folder: Path)
     ]  # fmt: skip
     bits = sum(
         memory.bits * len(memory.words) for node in structure.nodes.values() for memory in node.memories.values()
-    )
+    ) * (2 if structure.updatable else 1)
     return DesignSummary(
         folder=str(folder), layers=tuple(layers), cycles=structure.cycles, multipliers=structure.multipliers,
         memory_bits=bits, fifos=structure.fifos,
+        update_bytes=4 * len(update_words(structure, "0" * 8)) if structure.updatable else None,
     )  # fmt: skip

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from stoker.core.errors import DeviceTooSmallError
-from stoker.deploy.rtl.generate import read_design
+from stoker.deploy.rtl.generate import DesignDescription, read_design
 from stoker.deploy.tools.devices import FPGAS, Fpga
 from stoker.deploy.tools.placing import place
 from stoker.deploy.tools.simulation import simulate
@@ -16,6 +17,14 @@ from stoker.deploy.tools.verilator import simulator
 from stoker.records.deploy.hardware import FittedDesign
 
 _SAMPLES = 2
+_FIT = "fit.json"
+
+
+class _KeptFit(msgspec.Struct, frozen=True):
+    """A file in a design's folder, and which design it is about."""
+
+    digest: str
+    found: FittedDesign
 
 
 def fit(design: Path, part: Fpga, kept_in: Path | None = None, *, limit_s: float, seed: int = 1) -> FittedDesign:
@@ -43,11 +52,28 @@ def fit(design: Path, part: Fpga, kept_in: Path | None = None, *, limit_s: float
     }  # fmt: skip
     program = simulator(design, kept_in, limit_s=limit_s)
     _, outcome = simulate(program, design, description, zeros, limit_s=limit_s)
-    return FittedDesign(
+    found = FittedDesign(
         device=part.name, luts=(taken.luts, part.luts), flip_flops=(taken.flip_flops, part.flip_flops),
         dsps=(taken.dsps, part.dsps), block_rams=(taken.block_rams, part.block_rams), clock_mhz=placed.clock_mhz,
         cycles=description.cycles, latency_cycles=outcome.latency(),
     )  # fmt: skip
+    # In the design's folder: who simulates it says what its cycles would be in seconds.
+    (design / _FIT).write_bytes(msgspec.json.format(msgspec.json.encode(_KeptFit(description.digest, found))))
+    return found
+
+
+def read_fit(design: Path, description: DesignDescription) -> FittedDesign | None:
+    """What :func:`fit` found last of a design as it is; None where it has not been placed since it was written.
+
+    Args:
+        design: its folder.
+        description: of the design.
+    """
+    try:
+        kept = msgspec.json.decode((design / _FIT).read_bytes(), type=_KeptFit)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return kept.found if kept.digest == description.digest else None
 
 
 def check_room(taken: Resources, part: Fpga) -> None:

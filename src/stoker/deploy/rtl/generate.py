@@ -9,10 +9,13 @@ from pathlib import Path
 
 import msgspec
 
+from stoker.deploy.rtl.banks import BANKED, chain_cycles, update_words
 from stoker.deploy.rtl.structure import Structure
 from stoker.deploy.rtl.top_text import TOP, number_bytes, top_text, watchdog_cycles
+from stoker.deploy.rtl.update_text import DIGEST_FILE, SWITCH_CYCLES
 
 DESCRIPTION = "design.json"
+_UPDATABLE = "UPDATABLE"
 _USES = re.compile(r"^\s*(?:\w+\s*:\s*)?(\w+) #\(", re.MULTILINE)
 
 
@@ -26,6 +29,31 @@ class DesignEnd(msgspec.Struct, frozen=True, kw_only=True):
     lanes: int
     number_bytes: int
     signed: bool
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of a sample on the outside."""
+        return self.words * self.lanes * self.number_bytes
+
+
+class DesignUnit(msgspec.Struct, frozen=True, kw_only=True):
+    """A unit with memories, as an update must find it."""
+
+    module: str
+    layer: str
+    parameters: dict[str, int | str]
+    memories: dict[str, tuple[int, int]]
+    """Bits of a word, and words, by file."""
+
+
+class DesignUpdates(msgspec.Struct, frozen=True, kw_only=True):
+    """What brings another model's numbers into a design."""
+
+    words: int
+    """Words of 32 bits, one a cycle."""
+    switch_cycles: int
+    """Cycles after the last word until the next sample to begin is the new model's."""
+    units: dict[str, DesignUnit]
 
 
 class DesignDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +74,8 @@ class DesignDescription(msgspec.Struct, frozen=True, kw_only=True):
     watchdog_cycles: int
     fifos: dict[str, int]
     """Depths in words of those in front of joins, in the order of the design's flags."""
+    updates: DesignUpdates | None = None
+    """None where another model is another design."""
 
 
 def design_files(structure: Structure, source: str = "") -> dict[str, str]:
@@ -60,16 +90,19 @@ def design_files(structure: Structure, source: str = "") -> dict[str, str]:
     if not source:
         source = _digest(texts | {top: top_text(structure, "0" * 8)})
     texts[top] = top_text(structure, source)
+    if structure.updatable:
+        texts[DIGEST_FILE] = f"{source[:8]}\n"
     order: list[str] = []
     for name in dict.fromkeys(node.module for node in structure.nodes.values() if node.module):
-        _collect(name, texts, order)
-    for name in ("counter", "registers", "fork_stream"):
-        if re.search(rf"^\s*{name} #\(", texts[top], re.MULTILINE):
-            _collect(name, texts, order)
+        _collect(name, texts, order, updatable=structure.updatable)
+    gates = ["sample_gate"] if structure.updatable else []
+    for name in dict.fromkeys([*_USES.findall(texts[top]), *gates]):
+        _collect(name, texts, order, updatable=structure.updatable)
     description = DesignDescription(
         digest=_digest(texts), source=source, top=TOP, files=(*order, top),
-        inputs=_ends(structure, inputs=True), outputs=_ends(structure, inputs=False), cycles=structure.cycles,
+        inputs=ends_of(structure, inputs=True), outputs=ends_of(structure, inputs=False), cycles=structure.cycles,
         multipliers=structure.multipliers, watchdog_cycles=watchdog_cycles(structure), fifos=structure.fifos,
+        updates=updates_of(structure) if structure.updatable else None,
     )  # fmt: skip
     return texts | {DESCRIPTION: msgspec.json.format(msgspec.json.encode(description)).decode() + "\n"}
 
@@ -82,6 +115,10 @@ def write_design(structure: Structure, folder: Path, source: str = "") -> Design
     """
     texts = design_files(structure, source)
     folder.mkdir(parents=True, exist_ok=True)
+    if (folder / DESCRIPTION).is_file():  # an older design may have files that this one has not
+        for each in folder.iterdir():
+            if each.suffix in (".sv", ".hex"):
+                each.unlink()
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return msgspec.json.decode(texts[DESCRIPTION], type=DesignDescription)
@@ -108,17 +145,53 @@ def read_design(folder: Path) -> DesignDescription:
     return found
 
 
-def _collect(name: str, texts: dict[str, str], order: list[str]) -> None:
+def updates_of(structure: Structure) -> DesignUpdates:
+    """What an update of a structure with banks is, and what it must find."""
+    return DesignUpdates(
+        words=len(update_words(structure, "0" * 8)), switch_cycles=chain_cycles(structure) + SWITCH_CYCLES,
+        units={
+            name: DesignUnit(
+                module=node.module, layer=node.layer, parameters=dict(node.parameters),
+                memories={file: (memory.bits, len(memory.words)) for file, memory in node.memories.items()},
+            )
+            for name, node in structure.nodes.items()
+            if node.module in BANKED
+        },
+    )  # fmt: skip
+
+
+def _collect(name: str, texts: dict[str, str], order: list[str], *, updatable: bool) -> None:
     """Adds a unit and, before it, those that it uses."""
     file = f"{name}.sv"
     if file in order:
         return
-    text = resources.files("stoker.deploy.rtl").joinpath("units", file).read_text(encoding="utf-8")
-    texts[file] = text
+    whole = resources.files("stoker.deploy.rtl").joinpath("units", file).read_text(encoding="utf-8")
+    text = texts[file] = _chosen(whole, updatable=updatable)
     for used in _USES.findall(text):
         if used not in (name, "module"):
-            _collect(used, texts, order)
+            _collect(used, texts, order, updatable=updatable)
     order.append(file)
+
+
+def _chosen(text: str, *, updatable: bool) -> str:
+    """A unit's text with what designs of one kind have: its conditions are decided here, so that files are short."""
+    kept: list[str] = []
+    conditions: list[bool | None] = []  # None for another name's, which stays
+    for line in text.splitlines(keepends=True):
+        word, _, name = line.strip().partition(" ")
+        if word in ("`ifdef", "`ifndef"):
+            conditions.append((updatable == (word == "`ifdef")) if name == _UPDATABLE else None)
+            own = name == _UPDATABLE
+        elif word in ("`else", "`endif"):
+            own = conditions[-1] is not None
+            held = conditions.pop()
+            if word == "`else":
+                conditions.append(None if held is None else not held)
+        else:
+            own = False
+        if not own and all(held is not False for held in conditions):
+            kept.append(line)
+    return "".join(kept)
 
 
 def _digest(texts: dict[str, str]) -> str:
@@ -129,7 +202,8 @@ def _digest(texts: dict[str, str]) -> str:
     return found.hexdigest()
 
 
-def _ends(structure: Structure, *, inputs: bool) -> tuple[DesignEnd, ...]:
+def ends_of(structure: Structure, *, inputs: bool) -> tuple[DesignEnd, ...]:
+    """The inputs or the outputs of a structure, for who drives it."""
     return tuple(
         DesignEnd(
             port=end.port, value=end.value, words=stream.words, lanes=stream.lanes, number_bytes=number_bytes(stream),

@@ -16,6 +16,7 @@ from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import accumulator
 from stoker.deploy.ir.graph import IntegerGraph, Integers
 from stoker.deploy.ir.values import IntegerValue
+from stoker.deploy.rtl.banks import with_banks
 from stoker.deploy.rtl.depth import full_speed_depths, least_depths
 from stoker.deploy.rtl.flow import Flow, JoinedFlow, ResizedFlow, RowFlow, ThroughFlow
 from stoker.deploy.rtl.folding import Folding, LayerWork, divisors, works_of
@@ -34,7 +35,8 @@ WIDEST_TABLE = 12
 
 
 def lower(
-    graph: IntegerGraph, foldings: Mapping[str, Folding], *, fifos: Literal["full", "least"] = "full"
+    graph: IntegerGraph, foldings: Mapping[str, Folding], *, fifos: Literal["full", "least"] = "full",
+    updatable: bool = False,
 ) -> Structure:  # fmt: skip
     """The structure of a design.
 
@@ -42,6 +44,7 @@ def lower(
         graph: sound, as ``checked`` says.
         foldings: of dense layers and convolutions, by the name of their result.
         fifos: depths with which no branch holds another back, or the least with which none stops.
+        updatable: whether another model's numbers can be brought into it while it runs.
 
     Raises:
         ValueError: an operation has no unit, or a folding does not divide its layer.
@@ -61,6 +64,8 @@ def lower(
         for ports in (graph.inputs, graph.outputs)
     ]
     structure = Structure(nodes=building.nodes, inputs=ends[0], outputs=ends[1])
+    if updatable:
+        structure = with_banks(structure)
     return structure.with_fifos(full_speed_depths(structure) if fifos == "full" else least_depths(structure))
 
 

@@ -110,11 +110,13 @@ class Structure:
         nodes: by name.
         inputs: ends where samples enter.
         outputs: ends where results leave.
+        updatable: whether memories have two banks, one of which takes another model's numbers.
     """
 
     nodes: Mapping[str, DesignNode]
     inputs: tuple[End, ...]
     outputs: tuple[End, ...]
+    updatable: bool = False
 
     def stream(self, end: End) -> WordStream:
         """The words of an end."""

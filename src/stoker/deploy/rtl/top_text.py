@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from stoker.deploy.rtl.banks import BANKED
 from stoker.deploy.rtl.structure import DesignNode, Structure, WordStream
+from stoker.deploy.rtl.update_text import PORTS, end_text, gate_text, loader_text, unit_ports, unit_wires
 
 TOP = "accelerator"
 _INDENT = "    "
@@ -51,12 +53,16 @@ def _head(structure: Structure) -> Iterator[str]:
                 f"// {kind}{at}_axis: `{end.port}`, {stream.words:,} words of {stream.lanes} x {stream.bits} bits, "
                 f"each number in {number_bytes(stream)} bytes."
             )
+    if structure.updatable:
+        yield "// w_axis: an update, words of 32 bits; `registers.sv` says where its state can be read."
     yield f"module {TOP} ("
     ports = [_port("input", 1, "aclk"), _port("input", 1, "aresetn")]
     for at, end in enumerate(structure.inputs):
         ports += _stream_ports(f"s{at}_axis", structure.stream(end), "input", "output")
     for at, end in enumerate(structure.outputs):
         ports += _stream_ports(f"m{at}_axis", structure.stream(end), "output", "input")
+    if structure.updatable:
+        ports += [_port(way, width, name) for way, width, name in PORTS]
     ports += [_port(way, width, f"s_axi_{name}") for way, width, name in _AXI_LITE]
     yield ",\n".join(_INDENT + port for port in ports)
     yield ");"
@@ -65,11 +71,15 @@ def _head(structure: Structure) -> Iterator[str]:
 def _body(structure: Structure, digest: str) -> Iterator[str]:
     yield f"{_INDENT}logic rst;"
     yield f"{_INDENT}always_ff @(posedge aclk) rst <= !aresetn;"
+    if structure.updatable:
+        yield from loader_text(structure)
     for node in structure.nodes.values():
         yield ""
         yield from _node(structure, node)
     yield ""
     yield from _ends(structure)
+    if structure.updatable:
+        yield from end_text(structure)
     yield from _registers(structure, digest)
 
 
@@ -103,6 +113,9 @@ def _instance(structure: Structure, node: DesignNode) -> Iterator[str]:
     )  # fmt: skip
     letters = ("in",) if node.module not in ("add_unit", "concat_stream") else ("a", "b")
     ports = [".clk(aclk)", ".rst"]
+    if structure.updatable and node.module in BANKED:
+        yield unit_wires(node)
+        ports += unit_ports(structure, node)
     for at, letter in enumerate(letters):
         if at < len(node.sources):
             data, valid, ready = _branch(structure, node.sources[at], (node.name, at))
@@ -138,9 +151,12 @@ def _ends(structure: Structure) -> Iterator[str]:
                 f"{_INDENT}assign {stream.name}_data[{low + stream.bits - 1}:{low}] = "
                 f"{port}_tdata[{lane * wide + stream.bits - 1}:{lane * wide}];"
             )
-        yield f"{_INDENT}assign {stream.name}_valid = {port}_tvalid;"
-        yield f"{_INDENT}assign {port}_tready = {stream.name}_ready;"
         yield f"{_INDENT}logic s{at}_end;"
+        if structure.updatable:
+            yield from gate_text(at, stream.name, port)
+        else:
+            yield f"{_INDENT}assign {stream.name}_valid = {port}_tvalid;"
+            yield f"{_INDENT}assign {port}_tready = {stream.name}_ready;"
         yield _beats(f"s{at}", stream.words, f"{port}_tvalid && {port}_tready")
         if wide > stream.bits:
             yield f"{_INDENT}logic s{at}_unused;"
@@ -183,9 +199,11 @@ def _registers(structure: Structure, digest: str) -> Iterator[str]:
     for at, term in enumerate(full or ["1'b0"]):
         yield f"{_INDENT}assign full[{at}] = {term};"
     limit = watchdog_cycles(structure)
-    yield f"{_INDENT}registers #(.DIGEST(32'h{digest[:8]}), .LIMIT(32'd{limit}), .FIFOS({count})) control ("
+    own = "" if structure.updatable else f".DIGEST(32'h{digest[:8]}), "
+    yield f"{_INDENT}registers #({own}.LIMIT(32'd{limit}), .FIFOS({count})) control ("
+    more = [".digest(digests[(change[16] ? 32 : 0) +: 32])", ".facts(update_facts)"] if structure.updatable else []
     ports = [
-        ".clk(aclk)", ".rst", ".sample_in(s0_axis_tvalid && s0_axis_tready && s0_end)",
+        ".clk(aclk)", ".rst", *more, ".sample_in(s0_axis_tvalid && s0_axis_tready && s0_end)",
         ".sample_out(m0_axis_tvalid && m0_axis_tready && m0_axis_tlast)", ".in_waits", ".out_waits", ".misplaced",
         ".moved", ".full", *(f".s_axi_{name}" for _, _, name in _AXI_LITE),
     ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,35 @@ class Stalls:
     after: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Another model's numbers on their way into a design.
+
+    Attributes:
+        after: samples of the first input that have begun before; it also begins when all are sent.
+        words: of 32 bits.
+    """
+
+    after: int
+    words: Sequence[int]
+
+
+class SeenUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of an update; cycles are those of the run."""
+
+    words: int
+    begun: int
+    """Cycle at which its first word was offered."""
+    taken: int
+    """Cycle of its last word."""
+    done: int
+    """Cycle at which nothing reads the old numbers any more."""
+    first: int
+    """First sample of the run that the new model computes, as the design says."""
+    refused: bool
+    """Whether the design found that it was too short or too long."""
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What the harness saw, read from its line."""
 
@@ -47,6 +76,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     samples_in: int
     samples_out: int
     misplaced: bool
+    updates: tuple[SeenUpdate, ...] = ()
 
     def interval(self, output: int = 0) -> float:
         """Cycles between two samples in a full pipeline: over the second half, when all buffers are filled."""
@@ -61,7 +91,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 def simulate(
     program: Path, design: Path, description: DesignDescription, inputs: Mapping[str, Integers], *,
-    stalls: Stalls | None = None, limit_s: float = 3600.0,
+    stalls: Stalls | None = None, updates: Sequence[Update] = (), limit_s: float = 3600.0,
 ) -> tuple[dict[str, NDArray[np.int32]], Outcome]:  # fmt: skip
     """The design's output values for samples sent one right after another, and what was seen.
 
@@ -71,6 +101,7 @@ def simulate(
         description: of the design.
         inputs: input values of the graph by name, each (samples, …).
         stalls: none by default.
+        updates: one after another, each when the one before has ended; for designs that take them.
         limit_s: for the whole run.
 
     Returns:
@@ -84,7 +115,8 @@ def simulate(
     with tempfile.TemporaryDirectory(prefix="stoker-simulation-") as name:
         folder = Path(name)
         for at, end in enumerate(description.inputs):
-            (folder / f"in{at}.bin").write_bytes(_bytes(inputs[end.value].reshape(samples, -1), end))
+            (folder / f"in{at}.bin").write_bytes(bytes_of(inputs[end.value].reshape(samples, -1), end))
+        (folder / "updates.bin").write_bytes(update_bytes(updates))
         line = run_tool(
             [str(program), name, str(samples), str(chosen.seed), str(chosen.before), str(chosen.after)],
             folder=design, limit_s=limit_s, doing=f"simulating {samples} samples",
@@ -94,18 +126,28 @@ def simulate(
         except (IndexError, msgspec.DecodeError) as error:
             raise ToolError(f"`{program}` must end with a line of JSON, got {line.strip()[-500:]!r}") from error
         results = {
-            end.value: _numbers((folder / f"out{at}.bin").read_bytes(), end)
+            end.value: numbers_of((folder / f"out{at}.bin").read_bytes(), end)
             for at, end in enumerate(description.outputs)
         }
     return results, outcome
 
 
-def _bytes(numbers: Integers, end: DesignEnd) -> bytes:
+def update_bytes(updates: Sequence[Update]) -> bytes:
+    """Updates as the harness reads them."""
+    parts: list[bytes] = []
+    for each in updates:
+        parts += [np.array([each.after, len(each.words)], "<u8").tobytes(), np.array(each.words, "<u4").tobytes()]
+    return b"".join(parts)
+
+
+def bytes_of(numbers: Integers, end: DesignEnd) -> bytes:
+    """Numbers as an end of a design carries them."""
     return numbers.astype(_dtype(end)).tobytes()
 
 
-def _numbers(data: bytes, end: DesignEnd) -> NDArray[np.int32]:
-    whole = len(data) // (end.words * end.lanes * end.number_bytes)
+def numbers_of(data: bytes, end: DesignEnd) -> NDArray[np.int32]:
+    """The numbers of whole samples that an end of a design gave: (samples, words * lanes)."""
+    whole = len(data) // end.sample_bytes
     found = np.frombuffer(data, _dtype(end), whole * end.words * end.lanes)
     return found.reshape(whole, end.words * end.lanes).astype(np.int32)
 

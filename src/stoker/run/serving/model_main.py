@@ -35,7 +35,7 @@ def load(form: ModelForm) -> Model:
     if form.engine != "torch" and Path(form.path).is_dir():
         from stoker.run.serving.package_model import PackageModel
 
-        return PackageModel(Path(form.path), form.engine, form.threads)
+        return PackageModel(Path(form.path), form.engine, form.threads, Path(form.design) if form.design else None)
     if form.engine == "onnx":
         from stoker.serve.engines.onnx_model import OnnxModel
 

@@ -1,8 +1,8 @@
-"""Packages of integer models as models of a service: by the engine in C++, or by ONNX Runtime."""
+"""Packages of integer models as models of a service: by C++, by ONNX Runtime, or by a design that is simulated."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -11,11 +11,14 @@ import numpy as np
 from stoker.deploy.engines.engine import IntegerEngine
 from stoker.deploy.engines.native.engine import CompiledEngine
 from stoker.deploy.engines.onnx_engine import OnnxEngine
+from stoker.deploy.hardware.simulated_engine import SimulatedDesign, SimulatedEngine, simulated_design
 from stoker.deploy.ir.values import ModelPort
 from stoker.deploy.package.folder import read_package
 from stoker.serve.engine import ANY, Arrays, Interface, TensorSpec
 
-_PLATFORMS = {"int": "stoker_integer", "onnx": "onnxruntime"}
+PackageEngineName = Literal["int", "onnx", "rtl"]
+Facts = Mapping[str, str | int | float | bool]
+_PLATFORMS = {"int": "stoker_integer", "onnx": "onnxruntime", "rtl": "stoker_rtl"}
 
 
 class PackageModel:
@@ -23,24 +26,34 @@ class PackageModel:
 
     Args:
         path: of the folder.
-        engine: what computes: ``int``, whose C++ is compiled here if it was not before, or ``onnx``.
-        threads: of an engine of ONNX Runtime; that in C++ has one.
+        engine: what computes: ``int``, whose C++ is compiled here if it was not before, ``onnx``, or ``rtl``, whose
+            simulator is built here.
+        threads: of an engine of ONNX Runtime; others have one.
+        design: folder of the design, for ``rtl``; one of the default size is made without it.
 
     Raises:
         PackageError: it is missing or damaged.
         RuntimeError: no compiler is there, or it fails.
-        MissingExtraError: what reads or computes is not installed.
+        MissingExtraError: what reads, computes or simulates is not installed.
+        ToolError: the simulator cannot be built.
+        ValueError: an operation has no unit, or the design is not one of this package.
     """
 
-    def __init__(self, path: Path, engine: Literal["int", "onnx"], threads: int) -> None:
+    def __init__(self, path: Path, engine: PackageEngineName, threads: int, design: Path | None = None) -> None:
         self._package = read_package(path)
         self._threads = threads
         self._compiled = CompiledEngine(self._package.graph) if engine == "int" else None
+        self._design = simulated_design(self._package, design) if engine == "rtl" else None
 
     def engine(self) -> PackageEngine:
-        """An engine of this process; a session of ONNX Runtime has threads, which no fork survives."""
-        made = self._compiled or OnnxEngine(self._package.graph, threads=self._threads)
-        return PackageEngine(made, "int" if self._compiled else "onnx", self._package.digest)
+        """An engine of this process: threads of ONNX Runtime and a simulator's pipes are its own."""
+        graph, digest = self._package.graph, self._package.digest
+        if self._compiled is not None:
+            return PackageEngine(self._compiled, "int", digest)
+        if self._design is not None:
+            made = SimulatedEngine(graph, self._design)
+            return PackageEngine(made, "rtl", digest, facts_of(self._design, made.first.latency()))
+        return PackageEngine(OnnxEngine(graph, threads=self._threads), "onnx", digest)
 
 
 class PackageEngine:
@@ -50,16 +63,42 @@ class PackageEngine:
         engine: that computes.
         name: of the engine.
         digest: of the package; its beginning goes with each answer.
+        facts: that go with each answer as well.
     """
 
-    def __init__(self, engine: IntegerEngine, name: Literal["int", "onnx"], digest: str) -> None:
+    def __init__(
+        self, engine: IntegerEngine, name: PackageEngineName, digest: str, facts: Facts | None = None
+    ) -> None:  # fmt: skip
         self._engine = engine
-        parameters = {"package": digest[:12]}
+        parameters = {"package": digest[:12], **(facts or {})}
         self.interface = Interface(_specs(engine.inputs), _specs(engine.outputs), _PLATFORMS[name], parameters)
 
     def run(self, inputs: Arrays) -> Arrays:
         """The outputs for the inputs."""
         return self._engine(inputs)
+
+    def close(self) -> None:
+        """Ends what it started: the process of a simulated design."""
+        if isinstance(self._engine, SimulatedEngine):
+            self._engine.close()
+
+
+def facts_of(design: SimulatedDesign, latency_cycles: int) -> Facts:
+    """What the hardware would take for a sample: in cycles, and in time where the design was placed.
+
+    Args:
+        design: that answers.
+        latency_cycles: of a sample through an empty design, simulated.
+    """
+    facts: dict[str, str | int | float | bool] = {
+        "simulated": True, "cycles": design.description.cycles, "latency_cycles": latency_cycles,
+    }  # fmt: skip
+    if (fitted := design.fitted) is not None:
+        facts |= {
+            "estimated_on": fitted.device, "estimated_clock_mhz": round(fitted.clock_mhz, 2),
+            "estimated_latency_us": round(latency_cycles / fitted.clock_mhz, 3),
+        }  # fmt: skip
+    return facts
 
 
 def _specs(ports: Iterable[ModelPort]) -> tuple[TensorSpec, ...]:

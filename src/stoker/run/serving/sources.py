@@ -11,7 +11,7 @@ import msgspec
 
 from stoker.core.errors import ConfigError
 
-EngineName = Literal["torch", "onnx", "int"]
+EngineName = Literal["torch", "onnx", "int", "rtl"]
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 
 _SUFFIXES: dict[str, EngineName] = {".pt2": "torch", ".onnx": "onnx"}
@@ -28,6 +28,7 @@ class ModelForm(msgspec.Struct, frozen=True, kw_only=True):
         module: that has the function, or its file.
         function: that makes a module and example inputs.
         weights: URL or path of safetensors; empty for those that the function gives the module.
+        design: folder of a package's design; empty for one of the default size.
         threads: of an engine.
     """
 
@@ -36,13 +37,14 @@ class ModelForm(msgspec.Struct, frozen=True, kw_only=True):
     module: str = ""
     function: str = ""
     weights: str = ""
+    design: str = ""
     threads: int = 1
 
     @property
     def text(self) -> str:
         """How people write it."""
         made = f"{self.module}:{self.function}" + (f"@{self.weights}" if self.weights else "")
-        return self.path or made
+        return self.path + (f"@{self.design}" if self.design else "") or made
 
 
 def split_name(text: str) -> tuple[str, str]:
@@ -56,7 +58,7 @@ def split_name(text: str) -> tuple[str, str]:
         name, source = "", text
     if not name:
         match = _FUNCTION.fullmatch(source) if "://" not in source.partition("@")[0] else None
-        name = match["name"] if match else Path(source.rstrip("/")).stem
+        name = match["name"] if match else Path(_of_design(source)[0].rstrip("/")).stem
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"`MODEL` must have a name of letters, digits, `.`, `_` and `-`, got {name!r}; write NAME={source}"
@@ -68,13 +70,16 @@ def forms_of(source: str, threads: int) -> list[ModelForm]:
     """The forms in which a model is there, at least one.
 
     Args:
-        source: a file, a folder with one file of each form, a package of an integer model, or
+        source: a file, a folder with one file of each form, a package of an integer model, ``package@design``, or
             ``module:function[@weights.safetensors]``.
         threads: of an engine.
 
     Raises:
         ConfigError: there is no model.
     """
+    package, design = _of_design(source)
+    if design:
+        return _of_package(Path(package), threads, os.path.abspath(design))
     path = Path(source)
     if path.is_dir():
         return _of_package(path, threads) if (path / "manifest.json").is_file() else _in_folder(path, threads)
@@ -94,15 +99,25 @@ def forms_of(source: str, threads: int) -> list[ModelForm]:
             ModelForm(engine="torch", module=match["module"], function=match["name"], weights=weights, threads=threads)
         ]
     raise ConfigError(
-        f"`{source}` must be a .pt2 or .onnx file, a folder of these, a package of `stoker deploy quantise`, "
-        "or module:function[@weights.safetensors]"
+        f"`{source}` must be a .pt2 or .onnx file, a folder of these, a package of `stoker deploy quantise` "
+        "(package@design with a design of `stoker deploy rtl`), or module:function[@weights.safetensors]"
     )
 
 
-def _of_package(folder: Path, threads: int) -> list[ModelForm]:
-    """Both engines of an integer model: they give the same numbers."""
+def _of_package(folder: Path, threads: int, design: str = "") -> list[ModelForm]:
+    """The engines of an integer model: they give the same numbers."""
     engines: tuple[EngineName, ...] = ("int", "onnx")
-    return [ModelForm(engine=engine, path=str(folder.absolute()), threads=threads) for engine in engines]
+    path = str(folder.absolute())
+    found = [ModelForm(engine=engine, path=path, threads=threads) for engine in engines]
+    return [*found, ModelForm(engine="rtl", path=path, design=design, threads=threads)]
+
+
+def _of_design(source: str) -> tuple[str, str]:
+    """Package and design of ``package@design``; the source itself, and nothing, where it is no such pair."""
+    package, _, design = source.rpartition("@")
+    if package and not Path(source).exists() and Path(package, "manifest.json").is_file():
+        return package, design
+    return source, ""
 
 
 def _in_folder(folder: Path, threads: int) -> list[ModelForm]:
@@ -120,12 +135,12 @@ def _in_folder(folder: Path, threads: int) -> list[ModelForm]:
 
 
 def chosen_forms(forms: list[ModelForm], engine: str) -> list[ModelForm]:
-    """The forms that an engine runs; all for ``auto``.
+    """The forms that an engine runs; for ``auto`` all that compute on this machine and do not simulate another one.
 
     Raises:
         ConfigError: the model is in no form for it.
     """
-    found = [form for form in forms if engine in ("auto", form.engine)]
+    found = [form for form in forms if engine == form.engine or (engine == "auto" and form.engine != "rtl")]
     if not found:
         there = ", ".join(sorted({form.engine for form in forms}))
         raise ConfigError(f"`--engine` must be auto or {there} for this model, got {engine}")

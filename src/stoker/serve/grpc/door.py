@@ -32,6 +32,8 @@ _CONTENTS = {
     "u8": "uint64_contents", "i": "int_contents", "u": "uint_contents",
 }  # fmt: skip
 """Field with the numbers of a type, where a client does not send raw bytes: by kind and size, or by kind."""
+_FACTS = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}
+"""Field with a fact about an answer."""
 
 
 class GrpcDoor:
@@ -196,6 +198,8 @@ def _encoder(model: str, request: InferRequest) -> Callable[[ModelVersion], Enco
                 array = outputs[name]
                 made.outputs.add(name=name, datatype=name_of(array.dtype), shape=array.shape)
                 made.raw_output_contents.append(array.tobytes())
+            for name, fact in version.interface.parameters.items():
+                setattr(made.parameters[name], _FACTS[type(fact)], fact)
             return made.SerializeToString(), None
 
         return encode

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stoker.core.units import format_seconds
-from stoker.records.deploy.hardware import DesignSummary, FittedDesign, VerifiedDesign
+from stoker.records.deploy.hardware import DesignSummary, FittedDesign, VerifiedDesign, VerifiedUpdates
 from stoker.ui.blocks import join, titled
 from stoker.ui.report_text import Style
 from stoker.ui.tables import render_facts, render_table
@@ -19,6 +19,8 @@ def render_design(found: DesignSummary, style: Style | None = None) -> str:
         ("memories", f"{found.memory_bits / 1000:,.1f} kbit of weights, biases, multipliers and tables"),
         ("FIFOs", ", ".join(f"{name} {depth:,}" for name, depth in found.fifos.items()) or "none: no branches meet"),
     ]
+    if (size := found.update_bytes) is not None:
+        facts.append(("update", f"{size:,} bytes in {size // 4:,} cycles; memories have two banks"))
     rows = [
         [each.layer, each.kind, each.fold, f"{each.multipliers:,}", f"{each.cycles:,}",
          f"{100 * each.cycles / found.cycles:.0f} %"]
@@ -39,10 +41,23 @@ def render_verification(found: VerifiedDesign, style: Style | None = None) -> st
     ]  # fmt: skip
     verdict = "every output is the law's" if found.equal else "outputs are NOT the law's"
     facts = [("verdict", verdict), ("pace", f"{found.cycles:,} cycles a sample by closed form; measured below")]
-    facts += [("problem", f"{each.way}: {each.problem}") for each in found.ways if each.problem]
+    ways = (*found.ways, *(found.updates.ways if found.updates is not None else ()))
+    facts += [("problem", f"{each.way}: {each.problem}") for each in ways if each.problem]
     head = ("sent", "samples", "outputs", "differ", "cycles a sample", "of the first")
     table = titled("Simulated by Verilator", render_table(head, rows, style, right=(1, 2, 3, 4, 5)), style)
-    return join((render_facts(facts, style), table), style, "")
+    more = () if found.updates is None else (_updates(found.updates, style),)
+    return join((render_facts(facts, style), table, *more), style, "")
+
+
+def _updates(found: VerifiedUpdates, style: Style) -> list[str]:
+    rows = [
+        [each.way, f"{each.updates:,}", f"{each.outputs:,}", f"{each.differing:,}", f"{each.mixed:,}",
+         f"{each.load_cycles:,}", f"{each.until_next_cycles:,}"]
+        for each in found.ways
+    ]  # fmt: skip
+    head = ("sent", "updates", "outputs", "differ", "samples mixed", "cycles to load", "to the next")
+    title = f"The model changes in mid-stream, {found.bytes:,} bytes each time"
+    return titled(title, render_table(head, rows, style, right=(1, 2, 3, 4, 5, 6)), style)
 
 
 def render_fit(found: FittedDesign, style: Style | None = None) -> str:

@@ -21,6 +21,14 @@ module mac_array #(
     input  logic                     in_valid,
     input  logic                     in_first,
     input  logic                     in_last,
+`ifdef UPDATABLE
+    input  logic [33:0]              update,
+    output logic [33:0]              update_on,
+    input  logic                     shadow,
+    input  logic                     ahead_bank,
+    input  logic                     in_bank,
+    output logic                     out_bank,
+`endif
     output logic [PE*ACC_W-1:0]      out_data,
     output logic                     out_valid
 );
@@ -34,18 +42,31 @@ module mac_array #(
     localparam int BW = (SUMS > 1) ? $clog2(SUMS) : 1;
 
     // Weights: two cycles from the address to the register behind the memory.
-    logic [PE*EACH*WEIGHT_W-1:0] weights [WORDS];
     logic [PE*EACH*WEIGHT_W-1:0] read, weight;
     logic [AW-1:0] at;
-    initial $readmemh(WEIGHTS, weights);
     always_ff @(posedge clk) begin
         if (rst) at <= '0;
         else if (ahead) at <= (at == AW'(WORDS - 1)) ? '0 : at + 1'b1;
     end
-    always_ff @(posedge clk) begin
-        read <= weights[at];
-        weight <= read;
-    end
+`ifdef UPDATABLE
+    logic [33:0] update_biases;
+    logic write_weight;
+    logic [AW-1:0] write_weight_at;
+    logic [PE*EACH*WEIGHT_W-1:0] written_weight;
+    chain_tap #(.W(PE*EACH*WEIGHT_W), .DEPTH(WORDS)) new_weights (
+        .clk, .rst, .update, .update_on(update_biases), .write(write_weight), .write_at(write_weight_at),
+        .written(written_weight)
+    );
+    bank_memory #(.W(PE*EACH*WEIGHT_W), .DEPTH(WORDS), .FILE(WEIGHTS)) weights (
+        .clk, .write(write_weight), .write_at(write_weight_at), .written(written_weight), .shadow, .bank(ahead_bank),
+        .at, .word(read)
+    );
+`else
+    logic [PE*EACH*WEIGHT_W-1:0] weights [WORDS];
+    initial $readmemh(WEIGHTS, weights);
+    always_ff @(posedge clk) read <= weights[at];
+`endif
+    always_ff @(posedge clk) weight <= read;
 
     logic [DELAY-1:0] valid, first, last;
     always_ff @(posedge clk) begin
@@ -55,18 +76,38 @@ module mac_array #(
     end
 
     // Biases: the word for the next sum is read while one begins.
-    logic [PE*ACC_W-1:0] biases [SUMS];
     logic [PE*ACC_W-1:0] bias;
     logic [BW-1:0] sum, next_sum;
     logic begins;
-    initial $readmemh(BIASES, biases);
     assign begins = valid[DELAY-1] && first[DELAY-1];
     assign next_sum = rst ? '0 : !begins ? sum : (sum == BW'(SUMS - 1)) ? '0 : sum + 1'b1;
     always_ff @(posedge clk) begin
         sum <= next_sum;
-        bias <= biases[next_sum];
         out_valid <= !rst && valid[DELAY-1] && last[DELAY-1];
     end
+
+`ifdef UPDATABLE
+    logic [DELAY:0] banks;   // before each step, and behind the sum
+    logic write_bias;
+    logic [BW-1:0] write_bias_at;
+    logic [PE*ACC_W-1:0] written_bias;
+    assign banks[0] = in_bank;
+    always_ff @(posedge clk) banks[DELAY:1] <= banks[DELAY-1:0];
+    always_ff @(posedge clk) out_bank <= banks[DELAY];
+    chain_tap #(.W(PE*ACC_W), .DEPTH(SUMS)) new_biases (
+        .clk, .rst, .update(update_biases), .update_on, .write(write_bias), .write_at(write_bias_at),
+        .written(written_bias)
+    );
+    // Of the beat that comes to the sum in the next cycle.
+    bank_memory #(.W(PE*ACC_W), .DEPTH(SUMS), .FILE(BIASES)) biases (
+        .clk, .write(write_bias), .write_at(write_bias_at), .written(written_bias), .shadow, .bank(banks[DELAY-1]),
+        .at(next_sum), .word(bias)
+    );
+`else
+    logic [PE*ACC_W-1:0] biases [SUMS];
+    initial $readmemh(BIASES, biases);
+    always_ff @(posedge clk) bias <= biases[next_sum];
+`endif
 
     generate
         for (genvar p = 0; p < PE; p++) begin : pe

@@ -3,13 +3,23 @@
 //   0c cycles     10 samples in            14 samples out       18 cycles in which an input waited
 //   1c cycles in which an output waited    20 watchdog: cycles without a move before the design counts as stuck; 0: off
 //   24 number of FIFOs                     28 and on: those that were full when it stuck, a bit each
+`ifdef UPDATABLE
+//   e0 words of an update   e4 its status: 1 under way, 2 switching, 4 the last one was not so long, and changed nothing
+//   e8 first sample, counted from the reset on, of the model in use                           ec updates since the reset
+`endif
 module registers #(
+`ifndef UPDATABLE
     parameter logic [31:0] DIGEST = 0,
+`endif
     parameter logic [31:0] LIMIT = 0,
     parameter int FIFOS = 1
 ) (
     input  logic             clk,
     input  logic             rst,
+`ifdef UPDATABLE
+    input  logic [31:0]      digest,
+    input  logic [127:0]     facts,       // of updates
+`endif
     input  logic             sample_in,
     input  logic             sample_out,
     input  logic             in_waits,
@@ -93,11 +103,18 @@ module registers #(
     logic [WORDS*32-1:0] all;
     assign all = {
         flags, 32'(FIFOS), limit, outs_waited, ins_waited, samples_out, samples_in, cycles,
+`ifdef UPDATABLE
+        {30'd0, wrong_end, stuck}, digest, 32'h53544f4b
+`else
         {30'd0, wrong_end, stuck}, DIGEST, 32'h53544f4b
+`endif
     };
     always_ff @(posedge clk) begin
         if (s_axi_arvalid && s_axi_arready) begin
             s_axi_rdata <= (s_axi_araddr[7:2] < 6'(WORDS)) ? all[s_axi_araddr[7:2]*32 +: 32] : '0;
+`ifdef UPDATABLE
+            if (s_axi_araddr[7:4] == 4'he) s_axi_rdata <= facts[s_axi_araddr[3:2]*32 +: 32];
+`endif
         end
     end
 

@@ -7,9 +7,19 @@ module serialise #(
     input  logic               rst,
     input  logic [BEATS*W-1:0] in_data,
     input  logic               in_valid,
+`ifdef UPDATABLE
+    input  logic               in_bank,
+    output logic               next_bank,   // of the word that leaves in the next cycle
+`endif
     output logic [W-1:0]       out_data,
     output logic               out_valid
 );
+`ifdef UPDATABLE
+    logic bank;
+    assign next_bank = in_valid ? in_bank : bank;
+    always_ff @(posedge clk) bank <= next_bank;
+`endif
+
     generate
         if (BEATS == 1) begin : through
             always_ff @(posedge clk) begin

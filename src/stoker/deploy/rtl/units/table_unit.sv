@@ -5,10 +5,19 @@ module table_unit #(
     parameter int IN_SIGNED = 1,
     parameter int OUT_W = 8,
     parameter int DEPTH = 8,
+`ifdef UPDATABLE
+    parameter int SAMPLE = 1,         // words
+`endif
     parameter ENTRIES = ""
 ) (
     input  logic                   clk,
     input  logic                   rst,
+`ifdef UPDATABLE
+    input  logic [33:0]            update,
+    output logic [33:0]            update_on,
+    input  logic [16:0]            change,
+    output logic                   bank,         // of the sample to come
+`endif
     input  logic [LANES*IN_W-1:0]  in_data,
     input  logic                   in_valid,
     output logic                   in_ready,
@@ -25,19 +34,33 @@ module table_unit #(
 
     credits #(.DEPTH(DEPTH), .TAKE(1)) places (.clk, .rst, .take, .give(out_valid && out_ready), .room);
 
+`ifdef UPDATABLE
+    logic write;
+    logic [IN_W-1:0] write_at;
+    logic [OUT_W-1:0] written;
+    bank_switch #(.COUNT(SAMPLE)) versions (.clk, .rst, .step(take), .change, .bank);
+    chain_tap #(.W(OUT_W), .DEPTH(1 << IN_W)) new_entries (
+        .clk, .rst, .update, .update_on, .write, .write_at, .written
+    );
+`endif
+
     always_ff @(posedge clk) valid <= rst ? '0 : {valid[0], take};
 
     generate
         for (genvar i = 0; i < LANES; i++) begin : lane
-            logic [OUT_W-1:0] entries [1 << IN_W];
             logic [IN_W-1:0] at;
             logic [OUT_W-1:0] read, entry;
-            initial $readmemh(ENTRIES, entries);
             assign at = in_data[i*IN_W +: IN_W] ^ ((IN_SIGNED != 0) ? IN_W'(1 << (IN_W - 1)) : '0);
-            always_ff @(posedge clk) begin
-                read <= entries[at];
-                entry <= read;
-            end
+`ifdef UPDATABLE
+            bank_memory #(.W(OUT_W), .DEPTH(1 << IN_W), .FILE(ENTRIES)) entries (
+                .clk, .write, .write_at, .written, .shadow(!change[16]), .bank, .at, .word(read)
+            );
+`else
+            logic [OUT_W-1:0] entries [1 << IN_W];
+            initial $readmemh(ENTRIES, entries);
+            always_ff @(posedge clk) read <= entries[at];
+`endif
+            always_ff @(posedge clk) entry <= read;
             assign result[i*OUT_W +: OUT_W] = entry;
         end
     endgenerate

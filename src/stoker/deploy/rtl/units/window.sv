@@ -22,11 +22,22 @@ module window #(
     parameter int GROUPS = 1,
     parameter int FOLDS = 1,      // how often a group's words of a window are read
     parameter int TAPS = 1,       // divides KERNEL_X, or is whole rows of the kernel that divide it
-    parameter int ROWS = 3,
-    parameter int PAD = 0
+`ifdef UPDATABLE
+    parameter int IMAGES = 1,     // of a sample
+`else
+    parameter int PAD = 0,
+`endif
+    parameter int ROWS = 3
 ) (
     input  logic                    clk,
     input  logic                    rst,
+`ifdef UPDATABLE
+    input  logic [2*W-1:0]          pads,      // of both banks
+    input  logic [16:0]             change,
+    output logic                    bank,      // of the beat to come
+    output logic                    ahead_bank,
+    output logic                    out_bank,
+`endif
     input  logic [LANES*W-1:0]      in_data,
     input  logic                    in_valid,
     output logic                    in_ready,
@@ -211,6 +222,17 @@ module window #(
     assign out_first = first[3];
     assign out_last = last[3];
 
+`ifdef UPDATABLE
+    // Each beat has the bank of its sample with it, to wherever a memory is read for it.
+    logic [3:0] banks;
+    logic [W-1:0] pad;
+    bank_switch #(.COUNT(IMAGES)) versions (.clk, .rst, .step(issue && image_end), .change, .bank);
+    always_ff @(posedge clk) banks <= {banks[2:0], bank};
+    assign ahead_bank = banks[1];
+    assign pad = banks[2] ? pads[2*W-1:W] : pads[W-1:0];
+    assign out_bank = banks[3];
+`endif
+
     logic [PW-1:0] word_late;
     always_ff @(posedge clk) word_late <= word;
 
@@ -238,7 +260,11 @@ module window #(
                 if (write) ring[write_at] <= in_data;
                 found <= ring[address];
             end
+`ifdef UPDATABLE
+            always_ff @(posedge clk) data <= in_image[2] ? found : {LANES{pad}};
+`else
             always_ff @(posedge clk) data <= in_image[2] ? found : {LANES{W'(PAD)}};
+`endif
             assign out_data[j*LANES*W +: LANES*W] = data;
         end
     endgenerate
