@@ -26,6 +26,7 @@ from stoker.perf.features.tracing.distributed import paths, wrapped
 from stoker.perf.features.tracing.places import frames
 from stoker.perf.memory.choice.fitting import UNCALLED
 from stoker.records.fitting import TracedModel
+from stoker.run.fitting.call_writing import CallLook
 from stoker.run.fitting.gradients import asked_for, not_followed
 from stoker.train.fitting.chunking import why_not_cut
 from stoker.train.fitting.recomputing import why_not, why_not_changed
@@ -34,6 +35,7 @@ from stoker.train.torch_private import AveragingNorm, version_of
 _OWN = ("_parameters", "_buffers", "_modules", "training")
 """Attributes of modules that are looked at otherwise."""
 _CONTAINERS = (list, dict, set, tuple)
+_NOT_REPLICATED = "its model is not what DistributedDataParallel holds"
 _State = tuple[dict[str, tuple[int, int]], list[tuple[int, int]], list[tuple[Tensor, int]]]
 
 
@@ -53,6 +55,7 @@ class ModelLook:
         self._lines: dict[str, str] = {}
         self._made: weakref.WeakKeyDictionary[DataLoader[Any], str] = weakref.WeakKeyDictionary()
         """Lines that make loaders."""
+        self._call = CallLook()
         self._patches = Patches("lines of a program that is traced")
 
     def install(self) -> None:
@@ -70,6 +73,7 @@ class ModelLook:
         loaders: Any = DataLoader
         self._patches.set(loaders, "__init__", self._making(loaders.__init__))
         self._patches.set(loaders, "__iter__", self._iterating(loaders.__iter__))
+        self._call.install(self._patches)
 
     def _noting(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -143,6 +147,7 @@ class ModelLook:
             return TracedModel()
         stepped = list(optimizers)
         units, not_sharded = _shares(root, stepped)
+        not_staged = _stages(root, stepped) or self._call.reason
         root = dict(paths(root))[""]  # without wrappers of data parallelism, which a trace may have and a run not
         return TracedModel(
             model=type(root).__qualname__,
@@ -153,6 +158,8 @@ class ModelLook:
             not_cut=why_not_cut(root),
             units=units,
             not_sharded=not_sharded,
+            call=self._call.call,
+            not_staged=not_staged,
             compiled=compiled,
             optimizers=tuple(sorted(map(_name_of, stepped))),
             lines={name: line for name, line in self._lines.items() if line},
@@ -185,7 +192,7 @@ def _shares(root: nn.Module, optimizers: Iterable[Optimizer]) -> tuple[tuple[str
     """Units of a replicated model whose weights ranks can gather together, and why they cannot keep shares of them."""
     module = wrapped(root)
     if module is None:
-        return (), "its model is not what DistributedDataParallel holds"
+        return (), _NOT_REPLICATED
     # Imported here: it takes torch a second, and few programs have ranks.
     from stoker.train.sharding.checking import blocks_of, check_weights
     from stoker.train.state.optimizers import is_by_element
@@ -199,6 +206,20 @@ def _shares(root: nn.Module, optimizers: Iterable[Optimizer]) -> tuple[tuple[str
     except ValueError as error:
         return tuple(units), str(error)
     return tuple(units), ""
+
+
+def _stages(root: nn.Module, optimizers: Iterable[Optimizer]) -> str:
+    """Why layers of a replicated model cannot be in stages; empty if they can, as far as can be told here."""
+    module = wrapped(root)
+    if module is None:
+        return _NOT_REPLICATED
+    from stoker.train.staging.checking import check_module  # as above
+
+    try:
+        check_module(module, optimizers, ())
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _name_of(optimizer: Optimizer) -> str:
