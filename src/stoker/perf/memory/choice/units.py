@@ -252,8 +252,14 @@ def repeated(timeline: MemoryTimeline, chosen: Collection[tuple[ModuleUnit, Keep
     def moved(at: int) -> int:
         return at + shifts[bisect_right(starts, at)]
 
+    born = {one.birth for one in timeline.buffers}
+
+    def ended(at: int) -> int:
+        """As above, of a death: where something else is born at that event, it is over before, as of an exchange."""
+        return at + shifts[bisect_left(starts, at)] if at in born else moved(at)
+
     ends = [call.at for call in timeline.calls]
-    lives = [msgspec.structs.replace(one, birth=moved(one.birth), death=moved(one.death)) for one in timeline.buffers]
+    lives = [msgspec.structs.replace(one, birth=moved(one.birth), death=ended(one.death)) for one in timeline.buffers]
     deaths = [one.death for one in timeline.buffers]
     again: list[BufferLife] = []
     for number, (each, keeps) in enumerate(order):
