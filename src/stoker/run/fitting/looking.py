@@ -27,7 +27,7 @@ from stoker.perf.features.tracing.places import frames
 from stoker.perf.memory.choice.fitting import UNCALLED
 from stoker.records.fitting import TracedModel
 from stoker.run.fitting.call_writing import CallLook
-from stoker.run.fitting.gradients import asked_for, not_followed
+from stoker.run.fitting.gradients import BY_WEIGHT, asked_for, not_followed
 from stoker.train.fitting.chunking import why_not_cut
 from stoker.train.fitting.recomputing import why_not, why_not_changed
 from stoker.train.torch_private import AveragingNorm, version_of
@@ -219,7 +219,8 @@ def _stages(root: nn.Module, optimizers: Iterable[Optimizer]) -> str:
         check_module(module, optimizers, ())
     except ValueError as error:
         return str(error)
-    return ""
+    # Weights of other stages have no gradient here.
+    return asked_for(BY_WEIGHT)
 
 
 def _name_of(optimizer: Optimizer) -> str:
