@@ -88,6 +88,16 @@ def test_the_flow_of_a_step_is_that_of_its_stages() -> None:
     assert found.passes == 1
 
 
+def test_a_weight_of_two_stages_is_kept_with_its_gradient_and_states_in_both() -> None:
+    once = timeline(WEIGHTS, KEPT, OUTPUTS, [1.0] * 4)
+    first = msgspec.structs.replace(once.buffers[0], uses=(0, 3))
+    tied = msgspec.structs.replace(once, buffers=(first, *once.buffers[1:]))
+    plain, shared = (stage_memory(each, ["blocks.2"], 2) for each in (once, tied))
+    assert shared[0] == plain[0]
+    assert (shared[1].weights, shared[1].gradients, shared[1].states) == (500, 500, 1000)
+    assert shared[1].peak == plain[1].peak + 4 * 100
+
+
 def twice(once: MemoryTimeline) -> MemoryTimeline:
     """Two passes in a step, of which the second adds to the gradients of the first."""
     span, end = once.end - once.begin, once.end + once.end - once.begin

@@ -205,10 +205,22 @@ class _Reading:
         )  # fmt: skip
 
     def _weights(self, stage: int) -> int:
-        """Bytes of a stage's weights; what has no stage is the first one's."""
+        """Bytes of the weights that a stage keeps."""
+        return self._owned(stage) + self._tied(stage)
+
+    def _owned(self, stage: int) -> int:
+        """Of the modules of a stage; what has no stage is the first one's."""
         return sum(
             each.bytes for each in self._timeline.buffers
             if each.category == "parameters" and max(0, self._stage(each.module)) == stage
+        )  # fmt: skip
+
+    def _tied(self, stage: int) -> int:
+        """Of other stages' modules, which it uses as well."""
+        return sum(
+            each.bytes for each in self._timeline.buffers
+            if each.category == "parameters" and max(0, self._stage(each.module)) != stage
+            and stage in self._uses(each, "forward")
         )  # fmt: skip
 
     def memory(self, stage: int, ranks: int) -> StageMemory:
@@ -240,11 +252,12 @@ class _Reading:
         forward = self._most((each for _, each in own if each.phase == "forward"), 0, self._turn, kept_until=self._turn)
         back = [each for place, each in own if each.phase == "backward" or place in kept]
         old, sums = self._old_gradients(stage, share), self._gradients(stage)
-        gradients = sum(each.bytes for each in sums)
+        tied = self._tied(stage)
+        gradients = tied + sum(each.bytes for each in sums)
         is_lasting = any(each.birth < self._timeline.begin for each in sums)
         held, made_now = (gradients, []) if is_lasting else (0, sums)
         # The first batch's gradients stay; those of further ones are added to them, one after the other.
-        first = self._most([*back, *made_now], self._turn, self._timeline.end)
+        first = self._most([*back, *made_now], self._turn, self._timeline.end) + (0 if is_lasting else tied)
         backward = self._most([*back, *map(self._summed, made_now)], self._turn, self._timeline.end)
         loss = self._most(
             (each for _, each in made if self._stage_of(each) == PROGRAM and each.phase != "optimizer"),
