@@ -35,11 +35,11 @@ class CallPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     kind: Literal["tensor", "tuple", "list", "dict", "constant"]
     parts: tuple[CallPart, ...] = ()
-    """Of a container, in its order."""
+    """What a container has, in its order."""
     names: tuple[str, ...] = ()
     """Keys of a dict, in the order of its parts."""
     value: int | float | bool | str | None = None
-    """Of a constant."""
+    """What a constant is."""
     shape: tuple[int, ...] = ()
     dtype: str = ""
     """As torch writes it, such as ``torch.float32``."""
@@ -203,11 +203,11 @@ class StageFlow(msgspec.Struct, frozen=True, kw_only=True):
     """Predicted seconds of one batch in each stage."""
     backward_s: tuple[float, ...]
     loss_s: float
-    """Of one batch between the two passes, on its rank."""
+    """Seconds of one batch's loss, between the two passes on its rank."""
     plain_s: float
-    """Of a batch's two passes in a rank that has all layers, loss and all."""
+    """Seconds of a batch's two passes in a rank that has all layers, loss and all."""
     update_s: float
-    """Of the optimizer where a rank updates all weights."""
+    """Seconds of the optimizer where a rank updates all weights."""
     share: float
     """Largest share of the weights in a stage."""
     sends: tuple[tuple[int, int, int], ...]
@@ -229,7 +229,7 @@ class RankedFits(msgspec.Struct, frozen=True, kw_only=True):
     """Predicted seconds of the same."""
     backward_s: tuple[float, ...]
     flow: StageFlow | None = None
-    """Of the pipeline; None without one."""
+    """What a pipeline computes and sends; None without one."""
     refused: tuple[RejectedFit, ...] = ()
     """Ways that cannot be taken."""
 

@@ -209,14 +209,14 @@ class _Reading:
         return self._owned(stage) + self._tied(stage)
 
     def _owned(self, stage: int) -> int:
-        """Of the modules of a stage; what has no stage is the first one's."""
+        """Bytes of the weights of a stage's modules; what has no stage is the first one's."""
         return sum(
             each.bytes for each in self._timeline.buffers
             if each.category == "parameters" and max(0, self._stage(each.module)) == stage
         )  # fmt: skip
 
     def _tied(self, stage: int) -> int:
-        """Of other stages' modules, which it uses as well."""
+        """Bytes of the weights of other stages' modules that a stage uses as well."""
         return sum(
             each.bytes for each in self._timeline.buffers
             if each.category == "parameters" and max(0, self._stage(each.module)) != stage

@@ -209,7 +209,7 @@ def _shares(root: nn.Module, optimizers: Iterable[Optimizer]) -> tuple[tuple[str
 
 
 def _stages(root: nn.Module, optimizers: Iterable[Optimizer]) -> str:
-    """Why layers of a replicated model cannot be in stages; empty if they can, as far as can be told here."""
+    """Why layers of a replicated model cannot be in stages; empty if they can, as far as a trace tells."""
     module = wrapped(root)
     if module is None:
         return _NOT_REPLICATED

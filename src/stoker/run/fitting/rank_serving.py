@@ -55,7 +55,7 @@ class RankFitting:
         self._plan: FitPlan | None = None
         self._applied: AppliedPlan | None = None
         self._handle: Any = None
-        """Of what waits for the first pass through stages."""
+        """The handle of what waits for the first pass through stages."""
         self._left: dict[str, str] = {}
         """What is not in force, by the path of a module or the kind of a measure, as a line."""
         self._sharing = RankSharing(self._refused)
