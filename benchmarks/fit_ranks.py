@@ -224,7 +224,7 @@ def measure(options: Options) -> Report:
                 written, fit = found
                 apart.append(_far(written, hand["ddp"]))
                 if fit.counted_bytes:
-                    errors.append(100 * abs(fit.counted_bytes / fit.plan.peak_bytes - 1))
+                    errors.append(100 * abs(fit.counted_bytes / fit.predicted_bytes - 1))
                 if {"zero1", "fsdp2"} & set(fit.applied):
                     whole = hand["ddp"][0]["states"]
                     states.append(100 * (max(each["states"] for each in written) / whole - 1 / ranks))

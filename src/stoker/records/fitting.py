@@ -12,7 +12,7 @@ import msgspec
 
 MeasureKind = Literal[
     "expandable", "one_by_one", "used_up", "recompute", "offload", "states_away", "chunks", "zero1",
-    "fsdp2",
+    "fsdp2", "stages",
 ]  # fmt: skip
 """What can be done. ``expandable``: growing segments of CUDA's allocator. ``one_by_one``: optimizers update one
 parameter after another. ``used_up``: a gradient is applied and freed as soon as the backward pass has made it.
@@ -20,7 +20,8 @@ parameter after another. ``used_up``: a gradient is applied and freed as soon as
 backward pass lies in host memory in between. ``states_away``: states of the optimizer lie in host memory between
 updates, which are made one parameter after another. ``chunks``: the model is called on parts of the samples, each
 repeated in its backward pass. ``zero1``: each rank keeps its share of optimizer states.
-``fsdp2``: of weights and gradients as well."""
+``fsdp2``: of weights and gradients as well. ``stages``: each rank has some layers of the model, which the batches of
+all ranks go through."""
 Keeps = Literal["nothing", "products"]
 """What a recomputed unit keeps besides its inputs: nothing, or results of matrix products and convolutions."""
 LEAST_AWAY_BYTES = 16 * 1024
@@ -29,17 +30,48 @@ EQUAL = "equal"
 """The promise of losses and weights that are equal bit for bit."""
 
 
+class CallPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An argument of a model's call, or a container of some: of tensors, what can be known without their values."""
+
+    kind: Literal["tensor", "tuple", "list", "dict", "constant"]
+    parts: tuple[CallPart, ...] = ()
+    """What a container has, in its order."""
+    names: tuple[str, ...] = ()
+    """Keys of a dict, in the order of its parts."""
+    value: int | float | bool | str | None = None
+    """What a constant is."""
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    """As torch writes it, such as ``torch.float32``."""
+    needs: bool = False
+    """Whether a tensor wants a gradient."""
+
+
+class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
+    """How a program calls its model for training, of which shapes count alone."""
+
+    args: tuple[CallPart, ...] = ()
+    kwargs: dict[str, CallPart] = {}
+    autocast: str = ""
+    """Precision of automatic mixed precision around it, as torch writes it; empty for none."""
+
+
 class FitMeasure(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that lowers the peak and changes nothing of what is computed."""
 
     kind: MeasureKind
     paths: tuple[str, ...] = ()
-    """Modules it is applied to, as ``named_modules`` of the program's model names them; empty for all of it."""
+    """Modules it is applied to, as ``named_modules`` of the program's model names them; empty for all of it. Of
+    ``stages``: those with which the second and further ones begin."""
     keeps: Keeps = "nothing"
     kept: tuple[str, ...] = ()
     """Those of the modules whose weights stay whole from the forward pass to the backward pass (``fsdp2``)."""
     number: int = 0
-    """Parts of a batch (``chunks``) or ranks (``zero1``, ``fsdp2``); 0 for others."""
+    """Parts of a batch (``chunks``) or ranks (``zero1``, ``fsdp2``, ``stages``); 0 for others."""
+    peaks: tuple[int, ...] = ()
+    """Predicted bytes of each rank, where they differ (``stages``)."""
+    call: ModelCall | None = None
+    """How the model is called (``stages``)."""
     saves_bytes: int = 0
     """By how much the peak falls, after the measures before it."""
     added_s: float | None = 0.0
@@ -93,6 +125,10 @@ class TracedModel(msgspec.Struct, frozen=True, kw_only=True):
     """Modules whose weights ranks can gather and free together, where they keep shares of them."""
     not_sharded: str = ""
     """Why ranks cannot keep shares of the weights; empty if they can, as far as a trace tells."""
+    call: ModelCall | None = None
+    """How a replicated model is called for training; None if that was not seen, or cannot be written down."""
+    not_staged: str = ""
+    """Why its layers cannot be in stages; empty if they can, as far as a trace tells."""
     compiled: bool = False
     """Whether ``torch.compile`` decides what is kept."""
     optimizers: tuple[str, ...] = ()
@@ -162,6 +198,26 @@ class FitPlan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(each for each in self.measures if each.kind == kind)
 
 
+class StageFlow(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step of a pipeline computes and sends, from which its seconds follow once the link is known."""
+
+    forward_s: tuple[float, ...]
+    """Predicted seconds of one batch in each stage."""
+    backward_s: tuple[float, ...]
+    loss_s: float
+    """Seconds of one batch's loss, between the two passes on its rank."""
+    plain_s: float
+    """Seconds of a batch's two passes in a rank that has all layers, loss and all."""
+    update_s: float
+    """Seconds of the optimizer where a rank updates all weights."""
+    share: float
+    """Largest share of the weights in a stage."""
+    sends: tuple[tuple[int, int, int], ...]
+    """Stage that sends, stage that receives (-1: the batch's rank, on either side), bytes of one batch; forward."""
+    passes: int = 1
+    """Passes in a step, each with a batch of all ranks."""
+
+
 class RankedFits(msgspec.Struct, frozen=True, kw_only=True):
     """What the ranks of a program choose from once they know their links: a plan for each way to share."""
 
@@ -174,6 +230,10 @@ class RankedFits(msgspec.Struct, frozen=True, kw_only=True):
     forward_s: tuple[float, ...]
     """Predicted seconds of the same."""
     backward_s: tuple[float, ...]
+    flow: StageFlow | None = None
+    """What a pipeline computes and sends; None without one."""
+    refused: tuple[RejectedFit, ...] = ()
+    """Ways that cannot be taken."""
 
 
 class CountedPeak(msgspec.Struct, frozen=True, array_like=True):
@@ -202,6 +262,12 @@ class FitRun(msgspec.Struct, frozen=True, kw_only=True):
     def counted_bytes(self) -> int:
         """Most that was counted; 0 if nothing was."""
         return max((each.bytes for each in self.counted), default=0)
+
+    @property
+    def predicted_bytes(self) -> int:
+        """Predicted peak of this rank, which in a pipeline is not that of others."""
+        peaks = next((each.peaks for each in self.plan.measures if each.peaks), ())
+        return peaks[self.rank] if self.rank < len(peaks) else self.plan.peak_bytes
 
 
 class FitRuns(msgspec.Struct, frozen=True, kw_only=True):

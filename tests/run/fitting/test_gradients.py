@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stoker.run.fitting.gradients import asked_for, not_followed
+from stoker.run.fitting.gradients import BY_WEIGHT, asked_for, not_followed
 
 PLAIN = """\
 def train(batches, optimizer, loss):
@@ -93,5 +93,9 @@ def test_a_source_that_asks_for_gradients_is_named(tmp_path: Path, monkeypatch: 
     reason(tmp_path, PLAIN + "\ndef show(p):\n    print(p.grad)\n", monkeypatch)
     monkeypatch.setattr("stoker.run.fitting.gradients.own_files", lambda: [tmp_path / "train.py"])
     assert asked_for().endswith("train.py:10 asks for gradients (`grad`)")
+    assert asked_for(BY_WEIGHT) == asked_for()
+    reason(tmp_path, PLAIN + "\ndef clip(model):\n    nn.utils.clip_grad_norm_(model.parameters(), 1)\n", monkeypatch)
+    assert asked_for().endswith("train.py:10 asks for gradients (`clip_grad_norm_`)")
+    assert asked_for(BY_WEIGHT) == "", "a norm of all is not a weight's gradient"
     reason(tmp_path, PLAIN + "\ndef clear(p):\n    p.grad = None\n", monkeypatch)
     assert asked_for() == "", "to take it away is not to ask for it"

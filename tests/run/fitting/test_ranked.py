@@ -21,6 +21,8 @@ from tests.warm import programs
 pytestmark = pytest.mark.integration
 PROGRAM = str(Path(__file__).parent / "programs" / "ranked.py")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+STAGED = "12MB"
+"""What a pipeline of the program with large blocks fits alone."""
 SHARED, LEAST = "16.5MB", "9MB"
 """What optimizer states in shares fit, and what needs shares of weights as well; DDP has 17.6 MB."""
 
@@ -164,6 +166,37 @@ def test_what_one_rank_cannot_share_no_rank_does(word: str, size: str, reason: s
     lines = lines_of(first)
     assert any(re.search(reason, line) for line in lines), lines
     assert not {"zero1", "fsdp2"} & set(run_of(tmp_path, "fitted").applied)
+    for ours, theirs in zip(written(tmp_path, "fitted"), written(tmp_path, "plain"), strict=True):
+        assert ours == theirs
+
+
+@pytest.mark.slow("a program is traced, and run on two ranks, twice")
+def test_layers_are_in_stages_where_nothing_else_fits(tmp_path: Path) -> None:
+    ranks(tmp_path, "plain", word="large")
+    first, second = ranks(tmp_path, "fitted", "--fit", "auto", "--device-memory", STAGED, word="large")
+    check_alike(tmp_path, "fitted", 1e-5)
+    run = run_of(tmp_path, "fitted")
+    assert run.applied == ("stages",)
+    assert len(run.counted) == 3
+    assert run.counted_bytes == pytest.approx(run.predicted_bytes, rel=0.03)
+    assert run.counted_bytes <= run.plan.budget_bytes
+    plan, outcome = lines_of(first)
+    assert "layers in 2 stages, one a rank, cut at " in plan
+    assert "losses within rounding" in plan
+    assert "more than predicted" not in outcome
+    assert not lines_of(second), "one rank speaks"
+    assert any(each.name.startswith("weights in shares") for each in run.plan.rejected)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow("a program is traced, and run on two ranks, twice")
+def test_what_one_rank_cannot_capture_no_rank_has_in_stages(tmp_path: Path) -> None:
+    ranks(tmp_path, "plain", word="branching")
+    first, _ = ranks(tmp_path, "fitted", "--fit", "auto", "--device-memory", STAGED, word="branching")
+    lines = lines_of(first)
+    reason = r"a pipeline is left out: `Sequential` must be one graph that torch.export captures.*\(on rank 1\)"
+    assert any(re.search(reason, line) for line in lines), lines
+    assert "stages" not in run_of(tmp_path, "fitted").applied
     for ours, theirs in zip(written(tmp_path, "fitted"), written(tmp_path, "plain"), strict=True):
         assert ours == theirs
 

@@ -18,6 +18,8 @@ OTHERS = ("alone", "named", "refused")
 KINDS = ("sgd", "frozen", "closed", "hooked", "fused", "foreach", "adafactor")
 LOSSES, WEIGHTS = 1e-5, 1e-4
 """Largest differences to DDP: relative of losses, absolute of weights and states."""
+NOISE = 3.0
+"""Times the difference that the order of sums alone makes."""
 
 
 def answers(ranks: int, cases: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -61,6 +63,14 @@ def test_twenty_losses_are_those_of_ddp(ranks: int) -> None:
     for each in answers(ranks, ("twenty",)):
         assert each["twenty"].pop("Net") <= LOSSES, each
         assert all(far <= 1e-9 for far in each["twenty"].values()), each
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow("ranks train for seven times 20 steps")
+def test_in_single_precision_losses_are_as_far_from_those_of_ddp_as_another_order_of_sums_makes_them() -> None:
+    for found in answers_of("staging.programs.noise", 4).values():
+        stages = found.pop("stages")
+        assert 0.0 < stages <= NOISE * max(found.values()), (stages, found)
 
 
 @pytest.mark.exhaustive

@@ -45,6 +45,18 @@ def test_a_count_above_the_prediction_names_the_measures() -> None:
     assert "more than predicted" not in write_outcome(replace(RUN, counted=(CountedPeak(1, 199 * MB),)))
 
 
+def test_a_rank_of_a_pipeline_is_counted_against_its_own_peak() -> None:
+    stages = FitMeasure(
+        kind="stages", number=2, paths=("blocks.2",), peaks=(150 * MB, 190 * MB), promise="within rounding"
+    )
+    plan = replace(PLAN, ranks=2, measures=(stages,))
+    assert "layers in 2 stages, one a rank, cut at blocks.2, then 190.0 MB" in write_plan(plan)
+    assert write_plan(plan).endswith("losses within rounding")
+    first = FitRun(plan=plan, mode="auto", applied=("stages",), counted=(CountedPeak(1, 160 * MB),))
+    assert "predicted 150.0: 7 % more than predicted with a pipeline" in write_outcome(first)
+    assert write_outcome(replace(first, rank=1)) == "counted 160.0 MB in the first steps, predicted 190.0"
+
+
 def test_a_report_has_all_of_it_as_text_and_page() -> None:
     runs = FitRuns(runs=(RUN,))
     text, page = render_fits(runs), draw_fits(runs)

@@ -20,11 +20,12 @@ from stoker.perf.features.records import block_of
 from stoker.perf.memory.choice.fitting import FitQuestion, plan_fit, taken_of
 from stoker.perf.memory.remedies import sharded
 from stoker.perf.memory.sharded_weights import REST, UnitNumbers, with_shares
+from stoker.perf.memory.staged_ranks import StagedRanks, added_s, staged_ranks
 from stoker.perf.memory.timeline import with_lives
-from stoker.records.fitting import FitMeasure, FitPlan, MeasureKind, RankedFits, RejectedFit
+from stoker.records.fitting import FitMeasure, FitPlan, MeasureKind, RankedFits, RejectedFit, StageFlow
 
-WayKind = Literal["ddp", "zero1", "fsdp2"]
-SHARING: tuple[MeasureKind, ...] = ("zero1", "fsdp2")
+WayKind = Literal["ddp", "zero1", "fsdp2", "stages"]
+SHARING: tuple[MeasureKind, ...] = ("zero1", "fsdp2", "stages")
 """Measures of ranks: what they share, done when ``DistributedDataParallel`` is made."""
 _PROMISES = {"zero1": "equal", "fsdp2": "within 1e-6"}
 """How far losses of a way are from DDP's, as counted on ranks."""
@@ -33,6 +34,8 @@ GATHER_BYTES, LEAST_GATHER_BYTES, GATHERS = 8 << 20, 64 << 10, 8
 model is gathered in: what ``train`` takes."""
 _KEPT = (1.0, 0.75, 0.5, 0.25)
 """Shares of the units, the last ones, that are tried as kept whole from the forward to the backward pass."""
+_HOST_BYTES_PER_S = 1e9
+"""What gloo carries through host memory, by which stages send on GPUs as well (assumed)."""
 _BARRED = {
     "used_up": "ranks exchange gradients before they are applied",
 }
@@ -43,7 +46,8 @@ class RankWay:
     """What ranks share.
 
     Attributes:
-        kind: ``ddp``: nothing. ``zero1``: optimizer states. ``fsdp2``: weights and gradients as well.
+        kind: ``ddp``: nothing. ``zero1``: optimizer states. ``fsdp2``: weights and gradients as well. ``stages``: each
+            has some layers.
         kept: units whose weights stay whole from the forward to the backward pass (``fsdp2``).
     """
 
@@ -51,7 +55,7 @@ class RankWay:
     kept: tuple[str, ...] = ()
 
 
-DDP, ZERO1 = RankWay("ddp"), RankWay("zero1")
+DDP, ZERO1, STAGES = RankWay("ddp"), RankWay("zero1"), RankWay("stages")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +66,14 @@ class RankFacts:
         units: paths of the blocks, in the order of the model.
         weights: bytes of the trained weights outside of blocks, then of each block.
         forward_s, backward_s: predicted seconds of the same.
+        flow: of a pipeline of its layers; None where they can't be in stages.
     """
 
     units: tuple[str, ...]
     weights: tuple[int, ...]
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
+    flow: StageFlow | None = None
 
 
 def facts_of(timeline: MemoryTimeline, units: Sequence[str] = ()) -> RankFacts:
@@ -130,7 +136,10 @@ def gather_bytes(total: int, ranks: int) -> int:
 
 
 def exchange_s(facts: RankFacts, ranks: int, way: RankWay, link: Interconnect, backend: Backend = "gloo") -> float:
-    """Seconds that the exchange of a way adds to the computation of a step."""
+    """Seconds that the exchange of a way adds to the computation of a step; of stages, with what they wait."""
+    if way.kind == "stages":
+        assert facts.flow is not None
+        return added_s(facts.flow, ranks, link.at_most(_HOST_BYTES_PER_S) if backend == "nccl" else link)
     group = Group(fabric=link, size=ranks, local=1, network=link, backend=backend)
     sizes = tuple(map(float, facts.weights))
     shard = Shard(
@@ -150,7 +159,7 @@ def _one_by_one(sizes: Sequence[float], kept: set[int], group: Group) -> float:
 
 
 def ways_of(question: FitQuestion, facts: RankFacts) -> tuple[RankWay, ...]:
-    """Ways to share that a program may take, those that do least to it first."""
+    """Ways to share that a program may take besides stages, those that do least to it first."""
     found = [DDP, ZERO1]
     if facts.units and not question.model.not_sharded:
         count = len(facts.units)
@@ -192,6 +201,42 @@ def plan_of_way(question: FitQuestion, facts: RankFacts, ranks: int, way: RankWa
     return msgspec.structs.replace(plan, ranks=ranks, measures=measures, plain_bytes=before)
 
 
+def with_stages(
+    question: FitQuestion, ranks: int, facts: RankFacts, plans: Mapping[RankWay, FitPlan]
+) -> tuple[dict[RankWay, FitPlan], RankFacts, tuple[RejectedFit, ...]]:
+    """Plans and facts with those of a pipeline, and ways that the model does not allow.
+
+    Args:
+        question: of the program as one process.
+        ranks: that run it.
+        facts: of its blocks.
+        plans: of other ways.
+    """
+    refused: list[RejectedFit] = []
+
+    def refuse(name: str, reason: str) -> None:
+        refused.append(RejectedFit(name=name, peak_bytes=None, step_s=None, reason=reason))
+
+    if reason := question.barred.get("fsdp2") or question.model.not_sharded:
+        refuse("weights in shares (FSDP2)", reason)
+    try:
+        staged = staged_ranks(question, ranks)
+    except ValueError as error:
+        refuse(name_of(STAGES), str(error))
+        return dict(plans), facts, tuple(refused)
+    found = {**plans, STAGES: _plan_of_stages(question, plans[DDP], staged)}
+    return found, replace(facts, flow=staged.flow), tuple(refused)
+
+
+def _plan_of_stages(question: FitQuestion, as_it_is: FitPlan, staged: StagedRanks) -> FitPlan:
+    """Nothing else is done to stages, so the plain trace is that of the plan."""
+    return msgspec.structs.replace(
+        as_it_is, peak_bytes=staged.peak, step_s=as_it_is.plain_step_s, certified=True, rejected=(),
+        lacks_bytes=max(0, staged.peak - question.budget),
+        measures=(staged.measure(question, as_it_is.plain_bytes - staged.peak),),
+    )  # fmt: skip
+
+
 def _around(units: Sequence[str]) -> list[str]:
     """Paths of modules with units inside."""
     found: dict[str, None] = {}
@@ -216,13 +261,17 @@ def way_of(plan: FitPlan) -> RankWay:
     measure = next((each for each in plan.measures if each.kind in SHARING), None)
     if measure is None:
         return DDP
-    return RankWay("fsdp2", measure.kept) if measure.kind == "fsdp2" else ZERO1
+    if measure.kind == "fsdp2":
+        return RankWay("fsdp2", measure.kept)
+    return STAGES if measure.kind == "stages" else ZERO1
 
 
 def name_of(way: RankWay) -> str:
     """A way for people."""
     if way.kind == "fsdp2":
         return f"weights in shares (FSDP2), {len(way.kept)} units kept whole"
+    if way.kind == "stages":
+        return "layers in stages (pipeline)"
     return "optimizer states in shares (ZeRO-1)" if way.kind == "zero1" else "optimizer states whole on each rank"
 
 
@@ -249,11 +298,13 @@ def _again_s(plan: FitPlan) -> float:
     return sum(each.added_s or 0.0 for each in plan.measures)
 
 
-def ranked(plans: Mapping[RankWay, FitPlan], facts: RankFacts) -> RankedFits:
-    """All ways, from which the ranks choose when they know their links."""
+def ranked(
+    plans: Mapping[RankWay, FitPlan], facts: RankFacts, refused: tuple[RejectedFit, ...] = ()
+) -> RankedFits:  # fmt: skip
+    """All ways, from which the ranks choose when they know their links, and those that the model does not allow."""
     return RankedFits(
         plans=tuple(plans.values()), units=facts.units, weights=facts.weights, forward_s=facts.forward_s,
-        backward_s=facts.backward_s,
+        backward_s=facts.backward_s, flow=facts.flow, refused=refused,
     )  # fmt: skip
 
 
@@ -266,7 +317,7 @@ def in_order(fits: RankedFits, link: Interconnect, backend: Backend = "gloo") ->
         backend: of their collectives.
     """
     facts = RankFacts(
-        units=fits.units, weights=fits.weights, forward_s=fits.forward_s, backward_s=fits.backward_s
+        units=fits.units, weights=fits.weights, forward_s=fits.forward_s, backward_s=fits.backward_s, flow=fits.flow,
     )  # fmt: skip
     ranks = fits.plans[0].ranks
     seconds = [exchange_s(facts, ranks, way_of(plan), link, backend) for plan in fits.plans]
@@ -277,7 +328,7 @@ def in_order(fits: RankedFits, link: Interconnect, backend: Backend = "gloo") ->
     plans = [_priced(plan, one - plain_s) for plan, one in zip(fits.plans, seconds, strict=True)]
     best = order[0]
     others = [_rejected(plans[place], added[place] - added[best], plans[best].fits) for place in order[1:]]
-    first = msgspec.structs.replace(plans[best], rejected=(*others, *plans[best].rejected))
+    first = msgspec.structs.replace(plans[best], rejected=(*others, *fits.refused, *plans[best].rejected))
     return (first, *(plans[place] for place in order[1:] if plans[place].fits))
 
 

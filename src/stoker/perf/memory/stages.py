@@ -1,4 +1,4 @@
-"""What one rank of a pipeline holds, predicted from a traced step of the whole program; pure.
+"""What one rank of a pipeline holds, computes and sends, predicted from a traced step of the whole program; pure.
 
 All batches go forward before any goes back (GPipe, arXiv 1811.06965, section 2.3), one a rank. A stage then keeps what
 its layers save for the backward passes of all of them, and the tensors that go between stages.
@@ -16,6 +16,7 @@ from stoker.core.units import format_bytes
 from stoker.perf.communication.pipeline_stages import stages_of
 from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
 from stoker.perf.features.records import Layer, Phase, block_of
+from stoker.records.fitting import StageFlow
 
 PROGRAM = -1
 """The place of what every rank does with its own batch: its loss, behind the last stage."""
@@ -58,12 +59,18 @@ def stage_memory(timeline: MemoryTimeline, cuts: Sequence[str], ranks: int) -> t
     """The memory of each stage in a step.
 
     Args:
-        timeline: of a step of the whole program, with a loss, and with states of its optimizer from before.
+        timeline: of a step of the whole program, with a loss, and with states of its optimizer from before. Of several
+            passes, the last one counts: gradients are there then.
         cuts: paths of modules with which the second and further stages begin.
         ranks: as many as there are stages.
     """
     reading = _Reading(timeline, cuts)
     return tuple(reading.memory(stage, ranks) for stage in range(len(cuts) + 1))
+
+
+def stage_flow(timeline: MemoryTimeline, cuts: Sequence[str]) -> StageFlow:
+    """What the stages compute and send; arguments as those of :func:`stage_memory`, with predicted seconds."""
+    return _Reading(timeline, cuts).flow()
 
 
 def cuts_of(
@@ -81,6 +88,26 @@ def cuts_of(
 
     Raises:
         ValueError: there are fewer parts than ranks, or no cut fits.
+    """
+    found = best_cuts(layers, timeline, ranks, budget)
+    if budget is None:
+        return found
+    least = max(each.peak for each in stage_memory(timeline, found, ranks))
+    if least <= budget:
+        return found
+    raise ValueError(
+        f"`budget` must hold the fullest of {ranks} stages, which takes {format_bytes(least)}, got "
+        f"{format_bytes(budget)}; use more ranks or a smaller batch"
+    )
+
+
+def best_cuts(
+    layers: Sequence[Layer], timeline: MemoryTimeline, ranks: int, budget: int | None = None
+) -> tuple[str, ...]:
+    """The same; the cuts with the least peak where none fits.
+
+    Raises:
+        ValueError: there are fewer parts than ranks.
     """
     places = {layer.module: place for place, layer in enumerate(layers)}
     seconds = [0.0] * len(layers)
@@ -101,11 +128,7 @@ def cuts_of(
         peaks[cuts] = max(each.peak for each in stage_memory(timeline, cuts, ranks))
         if peaks[cuts] <= budget:
             return cuts
-    least = min(peaks.values())
-    raise ValueError(
-        f"`budget` must hold the fullest of {ranks} stages, which takes {format_bytes(least)}, got "
-        f"{format_bytes(budget)}; use more ranks or a smaller batch"
-    )
+    return min(peaks, key=peaks.__getitem__)
 
 
 def _cut(layers: Sequence[Layer], costs: Sequence[float], ranks: int) -> tuple[str, ...]:
@@ -117,12 +140,15 @@ class _Reading:
     """A timeline by stages."""
 
     def __init__(self, timeline: MemoryTimeline, cuts: Sequence[str]) -> None:
-        self._timeline = timeline
+        self._passes = _passes_of(timeline)
+        self._timeline = timeline = _from(timeline, self._passes[-1]) if len(self._passes) > 1 else timeline
         self._cuts = cuts
         self._stages = _stages_of(timeline, cuts)
         self._starts = [call.at for call in timeline.calls]
         self._turn = next((call.at for call in timeline.calls if call.phase == "backward"), timeline.end)
         """Where the backward pass begins."""
+        self._first = next((each.at for each in timeline.calls if each.module in self._stages), timeline.begin)
+        """Where the forward pass begins."""
         self._places = self._placed()
         self._whole = sum(each.bytes for each in timeline.buffers if each.category == "parameters")
 
@@ -153,28 +179,70 @@ class _Reading:
         place = bisect_right(self._starts, each.birth) - 1
         return named if named >= 0 or place < 0 else self._places[place]
 
-    def memory(self, stage: int, ranks: int) -> StageMemory:
-        """The memory of one stage."""
-        made = [
-            (place, each)
-            for place, each in enumerate(self._timeline.buffers)
-            if each.category in ("activations", "temporaries") and each.birth >= self._timeline.begin
-        ]
-        own = [(place, each) for place, each in made if self._stage_of(each) == stage]
-        weights = sum(
+    def flow(self) -> StageFlow:
+        """What the stages compute and send."""
+        count = len(self._cuts) + 1
+        seconds: dict[Phase, list[float]] = {"forward": [0.0] * (count + 1), "backward": [0.0] * (count + 1)}
+        update_s = 0.0
+        for call, stage in zip(self._timeline.calls, self._places, strict=True):
+            if call.phase == "optimizer":
+                update_s += call.seconds
+            else:
+                seconds[call.phase][stage] += call.seconds  # the program's are the last ones
+        sends: dict[tuple[int, int], int] = {}
+        for each in self._timeline.buffers:
+            is_made = each.birth >= self._timeline.begin and each.category in ("activations", "temporaries")
+            if (is_made and each.phase == "forward") or each.category == "inputs":
+                source = self._stage_of(each) if is_made else PROGRAM
+                for stage in self._uses(each, "forward") - {source}:
+                    sends[source, stage] = sends.get((source, stage), 0) + each.bytes
+        weights = max(map(self._weights, range(count)))
+        return StageFlow(
+            forward_s=tuple(seconds["forward"][:-1]), backward_s=tuple(seconds["backward"][:-1]),
+            loss_s=seconds["forward"][-1] + seconds["backward"][-1], plain_s=sum(map(sum, seconds.values())),
+            update_s=update_s, share=weights / max(1, self._whole),
+            sends=tuple((*ends, nbytes) for ends, nbytes in sorted(sends.items())), passes=len(self._passes),
+        )  # fmt: skip
+
+    def _weights(self, stage: int) -> int:
+        """Bytes of the weights that a stage keeps."""
+        return self._owned(stage) + self._tied(stage)
+
+    def _owned(self, stage: int) -> int:
+        """Bytes of the weights of a stage's modules; what has no stage is the first one's."""
+        return sum(
             each.bytes for each in self._timeline.buffers
             if each.category == "parameters" and max(0, self._stage(each.module)) == stage
         )  # fmt: skip
+
+    def _tied(self, stage: int) -> int:
+        """Bytes of the weights of other stages' modules that a stage uses as well."""
+        return sum(
+            each.bytes for each in self._timeline.buffers
+            if each.category == "parameters" and max(0, self._stage(each.module)) != stage
+            and stage in self._uses(each, "forward")
+        )  # fmt: skip
+
+    def memory(self, stage: int, ranks: int) -> StageMemory:
+        """The memory of one stage."""
+        buffers = self._timeline.buffers
+        made = [
+            (place, each)
+            for place, each in enumerate(buffers)
+            if each.category in ("activations", "temporaries") and each.birth >= self._timeline.begin
+        ]
+        own = [(place, each) for place, each in made if self._stage_of(each) == stage]
+        mine = {place for place, _ in own}
+        weights = self._weights(stage)
         share = weights / max(1, self._whole)
-        states = round(share * sum(each.bytes for each in self._timeline.buffers if each.category == "optimizer"))
+        states = round(share * sum(each.bytes for each in buffers if each.category == "optimizer"))
         kept = {place for place, each in own if self._is_kept(each, stage)}
-        received = [place for place, _ in made if place not in {each for each, _ in own} and self._reads(place, stage)]
+        received = [place for place, _ in made if place not in mine and self._reads(place, stage)]
         given = [place for place, each in own if each.phase == "forward" and self._is_given(place, stage)]
         outputs = [
             place for place, each in made
             if each.phase == "forward" and self._stage_of(each) >= 0 and self._is_read(place, PROGRAM)
         ]  # fmt: skip
-        buffers = self._timeline.buffers
         totals = {
             "kept": sum(buffers[place].bytes for place in kept),
             "received": sum(buffers[place].bytes for place in received),
@@ -183,19 +251,22 @@ class _Reading:
         }
         forward = self._most((each for _, each in own if each.phase == "forward"), 0, self._turn, kept_until=self._turn)
         back = [each for place, each in own if each.phase == "backward" or place in kept]
-        sums = self._gradients(stage)
+        old, sums = self._old_gradients(stage, share), self._gradients(stage)
+        tied = self._tied(stage)
+        gradients = tied + sum(each.bytes for each in sums)
+        is_lasting = any(each.birth < self._timeline.begin for each in sums)
+        held, made_now = (gradients, []) if is_lasting else (0, sums)
         # The first batch's gradients stay; those of further ones are added to them, one after the other.
-        first = self._most([*back, *sums], self._turn, self._timeline.end)
-        backward = self._most([*back, *map(self._summed, sums)], self._turn, self._timeline.end)
+        first = self._most([*back, *made_now], self._turn, self._timeline.end) + (0 if is_lasting else tied)
+        backward = self._most([*back, *map(self._summed, made_now)], self._turn, self._timeline.end)
         loss = self._most(
             (each for _, each in made if self._stage_of(each) == PROGRAM and each.phase != "optimizer"),
             0, self._timeline.end,
         )  # fmt: skip
         update = round(share * self._most((e for _, e in made if e.phase == "optimizer"), 0, self._timeline.end))
-        lasting = sum(each.bytes for each in buffers if each.category in ("buffers", "inputs"))
-        gradients = sum(each.bytes for each in sums)
-        is_lasting = any(each.birth < self._timeline.begin for each in sums)
-        always = weights + states + lasting + (gradients if is_lasting else 0)
+        lasting = self._most(
+            (each for each in buffers if each.category in ("buffers", "inputs")), self._first, self._timeline.end
+        )
         batch = totals["kept"] + totals["received"]
         # What has been received and its gradient are as large, and the latter waits until all have been sent.
         returned = sum(buffers[place].bytes for place in given)
@@ -206,24 +277,30 @@ class _Reading:
         ]  # fmt: skip
         own_outputs = 0 if stage == len(self._cuts) else totals["outputs"]
         peaks = (
-            (ranks - 1) * (batch + totals["sent"]) + totals["received"] + forward,
-            ranks * (batch + totals["sent"]) + own_outputs,
-            ranks * batch + own_outputs + loss,
-            own_outputs + max(back_peaks),
-            (0 if is_lasting else gradients) + update,
+            old + (ranks - 1) * (batch + totals["sent"]) + totals["received"] + forward,
+            old + ranks * (batch + totals["sent"]) + own_outputs,
+            old + ranks * batch + own_outputs + loss,
+            held + own_outputs + max(back_peaks),
+            gradients + update,
         )
         return StageMemory(
             weights=weights, gradients=gradients, states=states, lasting=lasting, forward=forward, backward=backward,
-            loss=loss, update=update, peak=always + max(peaks), **totals,
+            loss=loss, update=update, peak=weights + states + lasting + max(peaks), **totals,
         )  # fmt: skip
 
     def _gradients(self, stage: int) -> list[BufferLife]:
-        """The gradients of a stage's weights; what has no stage is the first one's."""
+        """The gradients of a stage's weights behind the backward pass; what has no stage is the first one's."""
         return [
             each
             for each in self._timeline.buffers
-            if each.category == "gradients" and max(0, self._stage(each.module)) == stage
+            if each.category == "gradients" and each.death > self._turn and max(0, self._stage(each.module)) == stage
         ]
+
+    def _old_gradients(self, stage: int, share: float) -> int:
+        """Bytes of gradients that are there when the forward pass begins; of ones that die, the weights are unknown."""
+        there = [e for e in self._timeline.buffers if e.category == "gradients" and e.birth < self._first < e.death]
+        known = sum(each.bytes for each in there if each.module and self._stage(each.module) == stage)
+        return known + round(share * sum(each.bytes for each in there if not each.module))
 
     def _summed(self, each: BufferLife) -> BufferLife:
         """A gradient that ends when it is added to the one that is there: behind the call that makes it."""
@@ -280,3 +357,28 @@ def _stages_of(timeline: MemoryTimeline, cuts: Sequence[str]) -> dict[str, int]:
             stage += 1
         found.setdefault(call.module, stage)
     return found
+
+
+def _passes_of(timeline: MemoryTimeline) -> list[int]:
+    """Places of the calls with which forward passes begin that a backward pass follows."""
+    found: list[int] = []
+    begins, inside = 0, False
+    for place, call in enumerate(timeline.calls):
+        if call.phase == "forward" and inside:
+            begins, inside = place, False
+        elif call.phase == "backward" and not inside:
+            found.append(begins)
+            inside = True
+    return found
+
+
+def _from(timeline: MemoryTimeline, place: int) -> MemoryTimeline:
+    """The end of a timeline, whose step begins with a call."""
+    return msgspec.structs.replace(
+        timeline, begin=timeline.calls[place].at, calls=timeline.calls[place:],
+        buffers=tuple(
+            msgspec.structs.replace(each, uses=tuple(use - place for use in each.uses if use >= place))
+            for each in timeline.buffers
+            if each.death > timeline.calls[place].at
+        ),
+    )  # fmt: skip

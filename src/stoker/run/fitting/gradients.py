@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -20,20 +20,26 @@ _ASKING = frozenset({
     "register_post_accumulate_grad_hook",
 })  # fmt: skip
 """Attributes and names by which programs ask for gradients."""
+BY_WEIGHT = frozenset({"grad", "register_post_accumulate_grad_hook"})
+"""Those by which a program sees the gradient of one weight, and not a norm of all."""
 _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Pass)
 _CHANGING = frozenset({"step", "param_groups", "zero_grad"})
 """Attributes of what may change the update between the two."""
 
 
-def asked_for() -> str:
-    """Where a source file of the program asks for gradients, as a part of a sentence; empty if none does."""
+def asked_for(names: Collection[str] = _ASKING) -> str:
+    """Where a source file of the program asks for gradients, as a part of a sentence; empty if none does.
+
+    Args:
+        names: attributes and names by which it does.
+    """
     for file in own_files():
         tree = _parsed(file)
         if tree is None:
             return f"`{file_shown(str(file))}` cannot be read"
         for node in ast.walk(tree):
             name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-            if name in _ASKING and isinstance(getattr(node, "ctx", None), ast.Load):
+            if name in names and isinstance(getattr(node, "ctx", None), ast.Load):
                 return f"{file_shown(str(file))}:{getattr(node, 'lineno', 0)} asks for gradients (`{name}`)"
     return ""
 

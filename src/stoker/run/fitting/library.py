@@ -61,7 +61,7 @@ class LibraryPlanner:
             backend = "nccl" if dist.get_backend(group) == "nccl" else "gloo"
             try:
                 question = self._question(cast("Any", model).module, optimizer, args, kwargs)
-                question = replace(question, link=None, barred={**question.barred, "fsdp2": _MADE})
+                question = replace(question, link=None, barred={**question.barred, "fsdp2": _MADE, "stages": _MADE})
                 facts = facts_of(question.timeline)
                 decided = to_json(chosen(ranked(plan_ranks(question, ranks, facts), facts), link, backend))
             except Exception as error:  # the others wait for its word

@@ -25,10 +25,13 @@ from stoker.perf.features.tracing.distributed import paths, wrapped
 from stoker.perf.features.tracing.places import frames
 from stoker.perf.memory.choice.fitting import UNCALLED
 from stoker.records.fitting import TracedModel
+from stoker.run.fitting.call_writing import CallLook
 from stoker.run.fitting.changing import CHANGES_INPUT, Reached, change, reached_by
-from stoker.run.fitting.gradients import asked_for, not_followed, own_files
+from stoker.run.fitting.gradients import BY_WEIGHT, asked_for, not_followed, own_files
 from stoker.train.fitting.chunking import why_not_cut
 from stoker.train.fitting.recomputing import why_not, why_not_changed
+
+_NOT_REPLICATED = "its model is not what DistributedDataParallel holds"
 
 
 class ModelLook:
@@ -49,6 +52,7 @@ class ModelLook:
         self._lines: dict[str, str] = {}
         self._made: weakref.WeakKeyDictionary[DataLoader[Any], str] = weakref.WeakKeyDictionary()
         """Lines that make loaders."""
+        self._call = CallLook()
         self._patches = Patches("lines of a program that is traced")
 
     def install(self) -> None:
@@ -67,6 +71,7 @@ class ModelLook:
         loaders: Any = DataLoader
         self._patches.set(loaders, "__init__", self._making(loaders.__init__))
         self._patches.set(loaders, "__iter__", self._iterating(loaders.__iter__))
+        self._call.install(self._patches)
 
     def _calling(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -153,6 +158,7 @@ class ModelLook:
             return TracedModel()
         stepped = list(optimizers)
         units, not_sharded = _shares(root, stepped)
+        not_staged = _stages(root, stepped) or self._call.reason
         root = dict(paths(root))[""]  # without wrappers of data parallelism, which a trace may have and a run not
         kept_as_is = self._kept_as_is(root)
         return TracedModel(
@@ -164,6 +170,8 @@ class ModelLook:
             not_cut=why_not_cut(root) or kept_as_is.get("", ""),
             units=units,
             not_sharded=not_sharded,
+            call=self._call.call,
+            not_staged=not_staged,
             compiled=compiled,
             optimizers=tuple(sorted(map(_name_of, stepped))),
             lines={name: line for name, line in self._lines.items() if line},
@@ -198,7 +206,7 @@ def _shares(root: nn.Module, optimizers: Iterable[Optimizer]) -> tuple[tuple[str
     """Units of a replicated model whose weights ranks can gather together, and why they cannot keep shares of them."""
     module = wrapped(root)
     if module is None:
-        return (), "its model is not what DistributedDataParallel holds"
+        return (), _NOT_REPLICATED
     # Imported here: it takes torch a second, and few programs have ranks.
     from stoker.train.sharding.checking import blocks_of, check_weights
     from stoker.train.state.optimizers import is_by_element
@@ -212,6 +220,21 @@ def _shares(root: nn.Module, optimizers: Iterable[Optimizer]) -> tuple[tuple[str
     except ValueError as error:
         return tuple(units), str(error)
     return tuple(units), ""
+
+
+def _stages(root: nn.Module, optimizers: Iterable[Optimizer]) -> str:
+    """Why layers of a replicated model cannot be in stages; empty if they can, as far as a trace tells."""
+    module = wrapped(root)
+    if module is None:
+        return _NOT_REPLICATED
+    from stoker.train.staging.checking import check_module  # as above
+
+    try:
+        check_module(module, optimizers, ())
+    except ValueError as error:
+        return str(error)
+    # Weights of other stages have no gradient here.
+    return asked_for(BY_WEIGHT)
 
 
 def _name_of(optimizer: Optimizer) -> str:

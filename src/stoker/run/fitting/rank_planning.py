@@ -16,6 +16,7 @@ from stoker.perf.memory.choice.fitting import FitQuestion, taken_of
 from stoker.perf.memory.ranks import (
     DDP,
     SHARING,
+    STAGES,
     RankFacts,
     RankWay,
     facts_of,
@@ -23,6 +24,7 @@ from stoker.perf.memory.ranks import (
     plan_of_way,
     plan_ranks,
     ranked,
+    with_stages,
     worth_certifying,
 )
 from stoker.records.fitting import FitMeasure, FitPlan, RankedFits
@@ -99,17 +101,19 @@ def plans_of(place: PlannedRanks, device: FitDevice) -> RankedFits:
         as_it_is = plans[DDP]
         if as_it_is.fits and not as_it_is.measures:
             return ranked({DDP: as_it_is}, facts)
+        plans, facts, refused = with_stages(question, place.ranks, facts, plans)
         # A trace takes seconds: it is made of those that may be chosen.
         certifying = _Certifying(place, device, question, facts)
         for way in worth_certifying(plans):
-            plans[way] = certifying.of(way)
-        promising = sorted((way for way, plan in plans.items() if plan.fits), key=lambda way: plans[way].peak_bytes)
-        for way in promising:
-            if any(plan.fits and plan.certified for plan in plans.values()):
+            if not plans[way].certified:
+                plans[way] = certifying.of(way)
+        others = [way for way in plans if way != STAGES]
+        for way in sorted((way for way in others if plans[way].fits), key=lambda way: plans[way].peak_bytes):
+            if any(plans[other].fits and plans[other].certified for other in others):
                 break
             plans[way] = certifying.of(way)
         plans = {way: plan for way, plan in plans.items() if plan.certified or not plan.fits}
-    return ranked(plans, facts)
+    return ranked(plans, facts, refused)
 
 
 class _Certifying:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -27,7 +28,7 @@ from stoker.run.fitting.handing import FROM_FIRST, assumed_link, link_of
 from stoker.run.loaders.serving import Serving
 from stoker.train.fitting.applying import AppliedPlan
 from stoker.train.fitting.counting import StepCount
-from stoker.train.sharding.replicating import RankSharing
+from stoker.train.fitting.replicating import RankSharing
 from stoker.train.sharding.telling import sums_timed, told_by_first
 from stoker.ui.fitting.words import KIND_WORDS, write_outcome, write_plan
 
@@ -53,6 +54,8 @@ class RankFitting:
         self._patches = Patches("the fit of a program of several ranks")
         self._plan: FitPlan | None = None
         self._applied: AppliedPlan | None = None
+        self._handle: Any = None
+        """The handle of what waits for the first pass through stages."""
         self._left: dict[str, str] = {}
         """What is not in force, by the path of a module or the kind of a measure, as a line."""
         self._sharing = RankSharing(self._refused)
@@ -105,7 +108,7 @@ class RankFitting:
             if plan is not plans[0]:
                 self._plan = plan
                 self._tell(write_plan(plan))
-            self._begin(plan)
+            self._begin(plan, ddp)
             return
         self._tell("no other plan fits: nothing is changed")
         original(ddp, module, **options)
@@ -139,11 +142,20 @@ class RankFitting:
         self._tell(write_plan(plans[0]))
         return plans
 
-    def _begin(self, plan: FitPlan) -> None:
+    def _begin(self, plan: FitPlan, ddp: DistributedDataParallel) -> None:
         """What is done to a model of one process as well, and the count, begin with its first forward pass."""
+        if plan.of("stages"):  # a graph of the model runs in its place
+            self._handle = ddp.register_forward_pre_hook(self._passing)
+            return
         others = tuple(each for each in plan.measures if each.kind not in SHARING)
         self._applied = AppliedPlan(msgspec.structs.replace(plan, measures=others), paths, self._begun)
         self._applied.install()
+
+    def _passing(self, *_: Any) -> None:
+        if torch.is_grad_enabled() and self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+            self._count.start()
 
     def _begun(self, _model: nn.Module) -> None:
         assert self._applied is not None

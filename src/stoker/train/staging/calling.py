@@ -9,6 +9,7 @@ have.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -55,6 +56,11 @@ _FORMS = 16
 """Graphs that are kept, of calls with different shapes."""
 
 
+Construct = Callable[..., None]
+Example = Callable[[torch.device], tuple[tuple[Any, ...], dict[str, Any]]]
+Casting = Callable[[torch.device], contextlib.AbstractContextManager[Any]]
+
+
 class StageCutter(Protocol):
     """Chooses where a module is cut."""
 
@@ -94,31 +100,64 @@ def shard_layers(
         options: for ``DistributedDataParallel``.
 
     Raises:
-        ValueError: the module, the program or an option does not allow it, or no cut fits; nothing is changed.
+        ValueError: the module, the program or an option does not allow it, no cut fits, or ranks have different
+            modules; nothing is changed.
         ExchangeError: the ranks can't connect; later, if one is lost, or they do different things.
         TypeError: later, if an optimizer is not known to work by weight.
     """
-    group = group_of(group)
-    if group.size() < 2:
-        raise ValueError("`group` must have 2 ranks at least for layers to be in stages, got 1")
     args, kwargs = _call_of(example)
     limit = parse_bytes(budget) if isinstance(budget, str) else budget
+    ddp = DistributedDataParallel.__new__(DistributedDataParallel)
+    construct_staged(
+        DistributedDataParallel.__init__, ddp, module, {**options, "process_group": group}, lambda _: (args, kwargs),
+        cuts=cuts, budget=limit, by_parameter=tuple(by_parameter),
+    )  # fmt: skip
+    return ddp
+
+
+def construct_staged(
+    original: Construct, ddp: DistributedDataParallel, module: nn.Module, options: Mapping[str, Any],
+    example: Example, *, cuts: Sequence[str] | None = None, budget: int | None = None,
+    by_parameter: tuple[type[Optimizer], ...] = (), casting: Casting = lambda _: contextlib.nullcontext(),
+) -> LayerStages:  # fmt: skip
+    """What a constructor of ``DistributedDataParallel`` does where layers of its module are in stages. Collective.
+
+    Args:
+        original: torch's constructor.
+        ddp: the object that is constructed.
+        module: its module.
+        options: the constructor's other arguments, by name.
+        example: makes arguments of a call on a device.
+        cuts: as for :func:`shard_layers`.
+        budget: likewise, in bytes.
+        by_parameter: likewise.
+        casting: the precision in which the module is called on a device.
+
+    Raises:
+        ValueError: the module, the program or an option does not allow it, or no cut fits; on all ranks, and nothing is
+            changed.
+    """
+    group = group_of(options.get("process_group"))
+    if group.size() < 2:
+        raise ValueError(f"`group` must have 2 ranks at least for layers to be in stages, got {group.size()}")
     device = next((each.device for each in module.parameters()), torch.device("cpu"))
     links = StageLinks(group, device)
     try:
-        early = _checked(links, module, options, tuple(by_parameter))
-        found = _told_cuts(links, module, args, kwargs, cuts, early, limit)
+        early = _checked(links, type(ddp), module, options, by_parameter)
+        args, kwargs = example(device)
+        found = _told_cuts(links, module, args, kwargs, cuts, early, budget)
         stages = LayerStages(module, links, found, options)
-        stages.capture(arguments_of(module, args, kwargs, device.type))
+        with casting(device):
+            stages.capture_first(args, kwargs)
     except BaseException:
         links.close()
         raise
     mark(module)
     # Weights stay each stage's affair: DDP copies them from the first rank, and exchanges none.
     with all_left_out(module):
-        ddp = DistributedDataParallel(module, process_group=group, **options)
-    stages.serve(ddp, early, tuple(by_parameter))
-    return ddp
+        original(ddp, module, **options)
+    stages.serve(ddp, early, by_parameter)
+    return stages
 
 
 class LayerStages:
@@ -140,16 +179,35 @@ class LayerStages:
         self._states: StageStates
         self._ddp: DistributedDataParallel
 
+    def capture_first(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Captures a call that nobody has made yet. Collective.
+
+        Raises:
+            ValueError: a rank can't, or ranks have different modules; on all of them.
+        """
+        call: CallArguments | None = None
+        trouble = ""
+        try:
+            call = arguments_of(self._module, args, kwargs, self._device.type)
+        except ValueError as error:
+            trouble = str(error)
+        tell_trouble(self.links, trouble)
+        assert call is not None
+        self.capture(call)
+
     def capture(self, call: CallArguments) -> None:
         """Captures the call of each rank. Collective.
 
         Raises:
             ValueError: a rank can't; on all of them.
-            ExchangeError: ranks call the module in different ways.
+            ExchangeError: ranks call the module in different ways, once it is in stages.
         """
         forms = gather_bytes(call.form.packed(), self.links.group, torch.device("cpu"))
         rests = self.links.agree("a capture of the module", 0, call.form.rest)
-        _check_alike(rests)
+        if hasattr(self, "weights"):
+            _check_alike(rests)
+        elif (other := _unlike(rests)) is not None:
+            raise ValueError(_words_of_unlike(other))
         trouble = ""
         try:
             for form in dict.fromkeys(call.form.with_tensors(each) for each in forms):
@@ -284,13 +342,14 @@ def tell_trouble(links: StageLinks, trouble: str) -> None:
 
 
 def _checked(
-    links: StageLinks, module: nn.Module, options: Mapping[str, Any], by_parameter: tuple[type[Optimizer], ...]
-) -> list[Optimizer]:
+    links: StageLinks, kind: type, module: nn.Module, options: Mapping[str, Any],
+    by_parameter: tuple[type[Optimizer], ...],
+) -> list[Optimizer]:  # fmt: skip
     """The optimizers that train a module's weights already. Collective."""
     early: list[Optimizer] = []
     trouble = ""
     try:
-        check_options(options)
+        check_options(kind, options)
         early = optimizers_with(module.parameters())
         check_module(module, early, by_parameter)
     except ValueError as error:
@@ -317,11 +376,19 @@ def _told_cuts(
     return msgspec.msgpack.decode(told_by_first(links.group, msgspec.msgpack.encode(found)), type=list[str])
 
 
+def _unlike(rests: Sequence[int]) -> int | None:
+    """The first rank that calls the module in another way than rank 0."""
+    return next((rank for rank, each in enumerate(rests) if each != rests[0]), None)
+
+
+def _words_of_unlike(other: int) -> str:
+    return (
+        f"`rank {other}` must call the module as rank 0 does where layers are in stages, with other tensors alone, "
+        "and does not: names or constants of the call, training or frozen modules, or autocast differ"
+    )
+
+
 def _check_alike(rests: Sequence[int]) -> None:
-    other = next((rank for rank, each in enumerate(rests) if each != rests[0]), None)
+    other = _unlike(rests)
     if other is not None:
-        raise ExchangeError(
-            f"`rank {other}` must call the module as rank 0 does where layers are in stages, with other tensors alone, "
-            "and does not: names or constants of the call, training or frozen modules, or autocast differ",
-            rank=other,
-        )
+        raise ExchangeError(_words_of_unlike(other), rank=other)

@@ -19,9 +19,8 @@ from stoker.core.errors import WireError
 from stoker.core.patching import Patches
 from stoker.train import torch_private
 
-Constant = int | float | bool | str | None
-"""What may be passed to a module besides tensors."""
-_DTYPES = {str(each): each for each in vars(torch).values() if isinstance(each, torch.dtype)}
+DTYPES = {str(each): each for each in vars(torch).values() if isinstance(each, torch.dtype)}
+"""By what torch writes of them."""
 
 
 class TensorForm(msgspec.Struct, frozen=True, array_like=True):
@@ -39,7 +38,7 @@ class TensorForm(msgspec.Struct, frozen=True, array_like=True):
 
     def example(self, device: torch.device) -> Tensor:
         """A tensor of this form."""
-        return torch.zeros(self.shape, dtype=_DTYPES[self.dtype], device=device, requires_grad=self.needs)
+        return torch.zeros(self.shape, dtype=DTYPES[self.dtype], device=device, requires_grad=self.needs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ class CallForm:
             found = msgspec.msgpack.decode(data, type=tuple[TensorForm, ...])
         except (msgspec.MsgspecError, ValueError) as error:
             raise WireError(f"`TensorForm` of {len(data)} bytes is malformed: {error}") from None
-        if any(each.dtype not in _DTYPES or min(each.shape, default=0) < 0 for each in found):
+        if any(each.dtype not in DTYPES or min(each.shape, default=0) < 0 for each in found):
             raise WireError(f"`TensorForm` of {len(data)} bytes is malformed: no such tensors")
         return CallForm(found, self.rest)
 

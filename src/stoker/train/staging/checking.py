@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from stoker.train import torch_private
@@ -25,8 +26,10 @@ _OPTIONS = {
 """Options of DDP that layers in stages can't have, and why."""
 
 
-def check_options(options: Mapping[str, Any]) -> None:
-    """Raises ``ValueError`` for options of DDP that stages can't follow."""
+def check_options(kind: type, options: Mapping[str, Any]) -> None:
+    """Raises ``ValueError`` for a class of DDP of the program's own, and for options that stages can't follow."""
+    if kind is not DistributedDataParallel:
+        raise ValueError(f"`{kind.__name__}` must be torch's DistributedDataParallel itself for layers to be in stages")
     for name, why in _OPTIONS.items():
         if options.get(name):
             raise ValueError(f"`{name}` must not be set for layers to be in stages, got {options[name]}: {why}")
@@ -51,7 +54,8 @@ def check_module(module: nn.Module, early: Iterable[Optimizer], by_parameter: tu
     devices: set[str] = set()
     for path, parameter in module.named_parameters():
         devices.add(str(parameter.device))
-        if type(parameter) is not nn.Parameter:
+        # In a trace they have no values.
+        if type(parameter) is not nn.Parameter and not isinstance(parameter, torch_private.FakeTensor):
             raise ValueError(f"`{path}` must be a plain weight to be in a stage, got {type(parameter).__name__}")
         if torch_private.is_hooked(parameter):
             raise ValueError(f"`{path}` must be without hooks to be in a stage, where it has gradients of all batches")

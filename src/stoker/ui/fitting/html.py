@@ -46,7 +46,7 @@ def _drawn(run: FitRun) -> str:
 def _tiles(run: FitRun) -> str:
     plan, unit = run.plan, unit_of_plan(run.plan)
     counted = run.counted_bytes
-    share = f"{100 * counted / plan.peak_bytes:.1f} % of the prediction" if counted else ""
+    share = f"{100 * counted / run.predicted_bytes:.1f} % of the prediction" if counted else ""
     steps = ", ".join(unit.of(each.bytes) for each in run.counted)
     tiles = [
         ("As it is", unit.of(plan.plain_bytes), unit.name, "predicted peak"),

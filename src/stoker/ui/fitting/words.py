@@ -16,6 +16,7 @@ KIND_WORDS = {
     "chunks": "chunks of samples",
     "zero1": "ZeRO-1",
     "fsdp2": "FSDP2",
+    "stages": "a pipeline",
 }
 """Kinds of measures as they are named to people."""
 OVER_FRAC = 0.05
@@ -35,6 +36,8 @@ def write_measure(measure: FitMeasure) -> str:
     if measure.kind in ("zero1", "fsdp2"):
         kept = f", {format_count(len(measure.kept), 'unit')} of {len(measure.paths)} kept whole" if measure.kept else ""
         return f"{KIND_WORDS[measure.kind]} over {measure.number} ranks{kept}"
+    if measure.kind == "stages":
+        return f"layers in {measure.number} stages, one a rank, cut at {', '.join(measure.paths)}"
     return KIND_WORDS[measure.kind]
 
 
@@ -131,10 +134,11 @@ def write_outcome(run: FitRun) -> str:
     if not counted:
         return ""
     unit = unit_of_plan(plan)
-    line = f"counted {unit.full(counted)} in the first steps, predicted {unit.of(plan.peak_bytes)}"
-    if counted > (1 + OVER_FRAC) * plan.peak_bytes:
+    predicted = run.predicted_bytes
+    line = f"counted {unit.full(counted)} in the first steps, predicted {unit.of(predicted)}"
+    if counted > (1 + OVER_FRAC) * predicted:
         names = ", ".join(dict.fromkeys(KIND_WORDS[each.kind] for each in plan.measures)) or "no remedy"
-        line += f": {100 * (counted / plan.peak_bytes - 1):.0f} % more than predicted with {names}"
+        line += f": {100 * (counted / predicted - 1):.0f} % more than predicted with {names}"
     if counted > plan.budget_bytes:
         line += f"; that is over the budget of {unit.full(plan.budget_bytes)}"
     return line

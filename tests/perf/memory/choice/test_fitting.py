@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from stoker.core.patching import Patches
 from stoker.perf.communication.times import PassTimes
-from stoker.perf.features.lifetimes import MemoryTimeline
+from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.features.step import trace
 from stoker.perf.memory.choice.fitting import FitQuestion, plan_fit, taken_of
 from stoker.perf.memory.choice.options import Options, why_not_used_up, with_options
 from stoker.perf.memory.choice.units import ModuleUnit, nested_units, repeated
-from stoker.perf.memory.timeline import by_category, by_line, by_module, step_peak, with_seconds
+from stoker.perf.memory.timeline import by_category, by_line, by_module, step_peak, with_lives, with_seconds
 from stoker.records.fitting import FitPlan, Keeps, TracedModel
 from stoker.train.fitting.recomputing import recompute
 
@@ -126,6 +126,15 @@ def test_a_remedy_changes_nothing_of_what_is_computed(chosen: dict[str, Keeps]) 
     peak = step_peak(changed)
     for sums in (by_category, by_module, by_line):
         assert sum(sums(changed, peak).values()) == peak.bytes
+
+
+def test_what_an_exchange_frees_at_a_backward_pass_is_gone_when_the_forward_pass_is_repeated() -> None:
+    start = UNITS["0"].passes[0].backward[0]
+    assert any(each.birth == start for each in PLAIN[1].buffers), "no free of the program has this event"
+    life = BufferLife(1000, start - 3, start, -1, "temporaries", "backward", "(exchange)", "")
+    changed, _ = repeated(with_lives(PLAIN[1], [life]), [(UNITS["0"], "nothing")])
+    (found,) = (each for each in changed.buffers if each.module == "(exchange)")
+    assert (found.birth, found.death) == (life.birth, life.death)
 
 
 def plain_peak() -> int:

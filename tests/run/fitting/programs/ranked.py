@@ -1,7 +1,7 @@
 """A small training under DDP, whose rank 0 alone evaluates and saves.
 
 Arguments: where to write what came of it, and a word: ``copied`` has rank 1 keep a copy of its model, ``strided`` has
-the last weight leave gaps in memory.
+the last weight leave gaps in memory, ``large`` has two large blocks, and ``branching`` chooses by its values on rank 1.
 """
 
 import copy
@@ -18,13 +18,28 @@ from torch.utils.data import DataLoader, TensorDataset
 class Block(nn.Module):
     """A residual block."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, times: int = 4) -> None:
         super().__init__()
-        self.inner, self.outer, self.drop = nn.Linear(width, 4 * width), nn.Linear(4 * width, width), nn.Dropout(0.1)
+        self.inner, self.outer = nn.Linear(width, times * width), nn.Linear(times * width, width)
+        self.drop = nn.Dropout(0.1)
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output."""
         return x + self.drop(self.outer(torch.tanh(self.inner(x))))
+
+
+class Branching(nn.Tanh):
+    """Computes by a branch that depends on values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same in both branches, to rounding."""
+        return super().forward(x) if x.sum() > 0 else -super().forward(-x)
+
+
+def large(*, branches: bool) -> nn.Sequential:
+    """Few and large blocks, which a rank would gather whole."""
+    middle = Branching() if branches else nn.Tanh()
+    return nn.Sequential(nn.Linear(32, 128), Block(128, 16), middle, Block(128, 16), nn.Linear(128, 10))
 
 
 def main(out: str, word: str = "") -> None:
@@ -33,6 +48,8 @@ def main(out: str, word: str = "") -> None:
     rank = dist.get_rank()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 128), *[Block(128) for _ in range(5)], nn.Linear(128, 10))
+    if word in ("large", "branching"):
+        model = large(branches=(word, rank) == ("branching", 1))
     kept = copy.deepcopy(model) if (word, rank) == ("copied", 1) else None
     if word == "strided":
         wide = torch.zeros(10, 256)
@@ -41,9 +58,10 @@ def main(out: str, word: str = "") -> None:
     ddp = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(ddp.parameters(), lr=1e-2)
     torch.manual_seed(1 + rank)
-    data = TensorDataset(torch.randn(256 * 6, 32), torch.randint(10, (256 * 6,)))
+    size = 64 if word in ("large", "branching") else 256
+    data = TensorDataset(torch.randn(size * 6, 32), torch.randint(10, (size * 6,)))
     losses: list[float] = []
-    for x, y in DataLoader(data, batch_size=256):
+    for x, y in DataLoader(data, batch_size=size):
         loss = nn.functional.cross_entropy(ddp(x), y)
         optimizer.zero_grad()
         loss.backward()

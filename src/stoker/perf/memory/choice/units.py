@@ -252,10 +252,16 @@ def repeated(timeline: MemoryTimeline, chosen: Collection[tuple[ModuleUnit, Keep
     def moved(at: int) -> int:
         return at + shifts[bisect_right(starts, at)]
 
+    born = {one.birth for one in timeline.buffers}
+
+    def ended(at: int) -> int:
+        """As above, of a death: where something else is born at that event, it is over before, as of an exchange."""
+        return at + shifts[bisect_left(starts, at)] if at in born else moved(at)
+
     ends = [call.at for call in timeline.calls]
     lives = [
         msgspec.structs.replace(
-            one, birth=moved(one.birth), death=moved(one.death), released=moved(one.released) if one.released else 0
+            one, birth=moved(one.birth), death=ended(one.death), released=moved(one.released) if one.released else 0
         )
         for one in timeline.buffers
     ]  # fmt: skip

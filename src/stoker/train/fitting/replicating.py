@@ -1,4 +1,4 @@
-"""A ``DistributedDataParallel`` made with what its ranks share: nothing, optimizer states, or weights as well."""
+"""A ``DistributedDataParallel`` made with what its ranks share: nothing, states, weights as well, or layers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from stoker.core.mishaps import line_of, reraise_from_handler
-from stoker.records.fitting import FitMeasure, MeasureKind
+from stoker.records.fitting import FitMeasure, MeasureKind, ModelCall
 from stoker.train.sharding.marks import mark, unmark
 from stoker.train.sharding.refusing import check_states, refuse_together
 from stoker.train.sharding.states import shard_states
@@ -38,7 +38,7 @@ class RankSharing:
         """What the constructor of ``DistributedDataParallel`` does, with what a measure shares. Collective.
 
         Args:
-            measure: ``zero1`` or ``fsdp2``; None for DDP as it is.
+            measure: ``zero1``, ``fsdp2`` or ``stages``; None for DDP as it is.
             original: torch's constructor.
             ddp: the object that is constructed.
             module: its module.
@@ -55,6 +55,8 @@ class RankSharing:
         try:
             if measure.kind == "fsdp2":
                 self._share_weights(measure, original, ddp, module, options)
+            elif measure.kind == "stages":
+                self._share_layers(measure, original, ddp, module, options)
             else:
                 self._share_states(original, ddp, module, options)
         except ValueError:
@@ -74,6 +76,22 @@ class RankSharing:
         )
         self._closers.append(shards.close)
         self.kinds.append("fsdp2")
+
+    def _share_layers(
+        self, measure: FitMeasure, original: Construct, ddp: DistributedDataParallel, module: nn.Module,
+        options: dict[str, Any],
+    ) -> None:  # fmt: skip
+        # Imported here: few programs have stages.
+        from stoker.train.staging.calling import construct_staged
+        from stoker.train.staging.examples import casting, example_of
+
+        call = measure.call or ModelCall()
+        stages = construct_staged(
+            original, ddp, module, options, lambda device: example_of(call, device), cuts=measure.paths,
+            casting=lambda device: casting(call, device),
+        )  # fmt: skip
+        self._closers.append(stages.close)
+        self.kinds.append("stages")
 
     def _share_states(
         self, original: Construct, ddp: DistributedDataParallel, module: nn.Module, options: dict[str, Any]
