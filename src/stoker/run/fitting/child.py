@@ -19,7 +19,7 @@ from stoker.perf.features.tracing.distributed import paths
 from stoker.perf.features.tracing.recorder import DispatchRecorder
 from stoker.perf.features.tracing.watch import StepFollower
 from stoker.records.fitting import FitPlan
-from stoker.run.fitting.looking import ModelLook
+from stoker.run.fitting.looking.model import ModelLook
 from stoker.run.fitting.tracing import BF16
 from stoker.train.fitting.applying import AppliedPlan
 

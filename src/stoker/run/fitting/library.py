@@ -24,7 +24,7 @@ from stoker.perf.memory.ranks import chosen, facts_of, plan_ranks, ranked
 from stoker.records.fitting import FitPlan
 from stoker.run.fitting.devices import EMULATED, FitDevice
 from stoker.run.fitting.handing import assumed_link, link_of
-from stoker.run.fitting.looking import ModelLook
+from stoker.run.fitting.looking.model import ModelLook
 from stoker.run.fitting.pricing import host_link, priced
 from stoker.train.fitting.calling import ModelPlanner
 from stoker.train.sharding.telling import sums_timed, told_by_first

@@ -8,7 +8,7 @@ import torch
 
 from stoker.core.texts import to_json
 from stoker.records.fitting import ModelCall
-from stoker.run.fitting.call_writing import written
+from stoker.run.fitting.looking.calls import written
 from stoker.train.staging.examples import casting, example_of
 
 CPU = torch.device("cpu")

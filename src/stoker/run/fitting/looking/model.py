@@ -25,9 +25,9 @@ from stoker.perf.features.tracing.distributed import paths, wrapped
 from stoker.perf.features.tracing.places import frames
 from stoker.perf.memory.choice.fitting import UNCALLED
 from stoker.records.fitting import TracedModel
-from stoker.run.fitting.call_writing import CallLook
-from stoker.run.fitting.changing import CHANGES_INPUT, Reached, change, reached_by
-from stoker.run.fitting.gradients import BY_WEIGHT, asked_for, not_followed, own_files
+from stoker.run.fitting.looking.calls import CallLook
+from stoker.run.fitting.looking.changes import CHANGES_INPUT, Reached, change, reached_by
+from stoker.run.fitting.looking.gradients import BY_WEIGHT, asked_for, not_followed, own_files
 from stoker.train.fitting.chunking import why_not_cut
 from stoker.train.fitting.recomputing import why_not, why_not_changed
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stoker.run.fitting.gradients import BY_WEIGHT, asked_for, not_followed
+from stoker.run.fitting.looking.gradients import BY_WEIGHT, asked_for, not_followed
 
 PLAIN = """\
 def train(batches, optimizer, loss):
@@ -91,7 +91,7 @@ def test_a_source_that_asks_for_gradients_is_named(tmp_path: Path, monkeypatch: 
     before = asked_for()
     assert "train.py" not in before
     reason(tmp_path, PLAIN + "\ndef show(p):\n    print(p.grad)\n", monkeypatch)
-    monkeypatch.setattr("stoker.run.fitting.gradients.own_files", lambda: [tmp_path / "train.py"])
+    monkeypatch.setattr("stoker.run.fitting.looking.gradients.own_files", lambda: [tmp_path / "train.py"])
     assert asked_for().endswith("train.py:10 asks for gradients (`grad`)")
     assert asked_for(BY_WEIGHT) == asked_for()
     reason(tmp_path, PLAIN + "\ndef clip(model):\n    nn.utils.clip_grad_norm_(model.parameters(), 1)\n", monkeypatch)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stoker.run.fitting.changing import change, reached_by
+from stoker.run.fitting.looking.changes import change, reached_by
 
 CALLS = 0
 SEEN: list[int] = []

@@ -1,0 +1,1 @@
+"""What is looked at while a program is traced: its model, its call, what a forward pass changes, who reads gradients."""
