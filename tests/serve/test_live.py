@@ -291,6 +291,20 @@ class TestProcesses:
         assert clients.wrong == []
         await_that("both are back", lambda: own.status()["versions"]["1"]["ready_engines"] == 2)
 
+    def test_a_service_that_was_stopped_goes_on(self, tmp_path: Path) -> None:
+        """Its engine has ended both of its batches meanwhile, and clients have sent more than the next ones hold."""
+        model = scaling_model(tmp_path / "scaling.onnx", 2.0)
+        service = Service(tmp_path, [f"scaling={model}"], "--max-batch", "2", "--engines", "1")
+        with Clients(service, {2.0}, 12) as clients:
+            for _ in range(10):
+                some_answers(clients)
+                service.process.send_signal(signal.SIGSTOP)
+                time.sleep(0.03)
+                service.process.send_signal(signal.SIGCONT)
+            some_answers(clients)
+        assert clients.wrong == []
+        service.close()
+
     def test_a_stopped_engine_costs_no_answer(self, own: Service) -> None:
         with Clients(own, {2.0}) as clients:
             some_answers(clients)

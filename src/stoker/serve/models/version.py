@@ -213,7 +213,7 @@ class ModelVersion:
         """Keeps a batch for the end of the turn, and its slot with it; its engine has work at once if that is there."""
         now_s = monotonic()
         batch = self._ended(engine, now_s)
-        took_s = now_s - batch.begun_s
+        took_s = max(now_s - batch.begun_s, done.took_s)  # the service may hear of two at once
         self.policy.ended(now_s, batch.of_policy, batch.samples, took_s)
         self._seen.batch(batch.samples, done.took_s, took_s - done.took_s)
         self._computed.append(_Computed(batch, slot, done))
@@ -278,15 +278,17 @@ class ModelVersion:
     def _turn(self) -> None:
         self._turning = False
         self._pump()
-        self._answer_computed()
+        if self._computed:
+            self._answer_computed()
+            self._pump()  # where slots were short: an engine may have ended two batches in one turn
 
     def _pump(self) -> None:
         """Gives idle engines what waits, as long as there are both; and full batches to engines that still compute."""
         policy, pool = self.policy, self.pool
         now_s = monotonic()
-        while policy.num_waiting and pool.idle and self._next(pool.idle[-1], now_s, 0.0):
+        while policy.num_waiting and pool.idle and pool.ring.num_free and self._next(pool.idle[-1], now_s, 0.0):
             pass
-        while policy.is_full and (busy := pool.running_alone):
+        while policy.is_full and pool.ring.num_free and (busy := pool.running_alone):
             left_s, engine = min(
                 [(policy.left_s(now_s, self._batches[each.number][0].of_policy), each) for each in busy],
                 key=lambda each: each[0],
@@ -319,7 +321,7 @@ class ModelVersion:
             self._too_large(items)
             return
         slot = self.pool.ring.take()
-        assert slot is not None, "there are three for each engine"
+        assert slot is not None, "it is asked before"
         memory = self.pool.memory(slot)
         for place, (spec, shape, offset) in enumerate(zip(interface.inputs, shapes, places.offsets, strict=True)):
             target = array_at(memory, offset, shape, spec.dtype)
