@@ -60,7 +60,7 @@ class ModelFigures:
     batched_samples: int = 0
     compute_s: float = 0.0
     handover_s: float = 0.0
-    """Of batches, on the way to their engines and back."""
+    """Seconds of batches on the way to their engines and back."""
     retries: int = 0
     """Requests that lost their engine and ran again."""
 

@@ -35,7 +35,7 @@ class Arrival(NamedTuple):
 
 
 class FrontEnd(NamedTuple):
-    """Time that the service itself takes, beside its engines.
+    """Time that the service itself takes, besides its engines.
 
     Attributes:
         before_s: from a request's arrival until the queue has it.
@@ -184,7 +184,7 @@ class _Running:
     took_s: float
     requests: list[QueuedRequest]
     next: _Running | None = None
-    """Of the same engine, which has it already."""
+    """The next one of the same engine, which has it already."""
 
 
 def _soonest(busy: Iterable[_Running], policy: BatchPolicy, now_s: float) -> _Running | None:

@@ -18,7 +18,7 @@ _NICEST = 19
 def in_background(call: Callable[[], T]) -> T:
     """What it returns or raises, from a thread of low priority: what answers requests meanwhile goes first.
 
-    A thread of its own, since only root can raise a priority again; children are forked from the main thread, with its.
+    A separate thread, since only root can raise a priority again; children are forked from the main thread, with its.
     """
     found: Future[T] = Future()
 

@@ -56,7 +56,7 @@ def _whole(name: str, value: bytes) -> int:
 
 
 def answer_headers(body_bytes: int, json_bytes: int | None) -> Headers:
-    """Of an answer with so many bytes, the first of them JSON where binary tensors follow."""
+    """Headers of an answer with so many bytes, the first of them JSON where binary tensors follow."""
     length = (b"content-length", b"%d" % body_bytes)
     if json_bytes is None:
         return (length, (b"content-type", _JSON))

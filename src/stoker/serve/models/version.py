@@ -249,7 +249,7 @@ class ModelVersion:
         self._pump()
 
     def _ended(self, engine: PooledEngine, now_s: float) -> _Batch:
-        """The batch that an engine was computing; it goes on with the next one that it has."""
+        """The batch that an engine was computing; it continues by the next one that it has."""
         batches = self._batches[engine.number]
         batch = batches.popleft()
         if batches:

@@ -45,7 +45,7 @@ class EngineProcess:
         self._ring = ring
         self._birth = birth
         self._memory: dict[int, npt.NDArray[np.uint8]] = {}
-        """Of slots, by their numbers."""
+        """The bytes of slots, by their numbers."""
 
     def run(self, model: Model) -> None:
         """Makes the engine, measures it, and computes what comes."""

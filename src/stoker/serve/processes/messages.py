@@ -66,7 +66,7 @@ class BatchRun(msgspec.Struct, array_like=True):
     batch: int
     slot: int
     offsets: list[int]
-    """Of its inputs in the slot, in the order of the interface."""
+    """Places of its inputs in the slot, in the order of the interface."""
     shapes: list[tuple[int, ...]]
     used_bytes: int
     """What inputs take of the slot; outputs go behind."""

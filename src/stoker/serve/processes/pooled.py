@@ -1,4 +1,4 @@
-"""What a pool of engines knows of each, and who is told what they did."""
+"""What a pool of engines knows of each, and who listens to what they did."""
 
 from __future__ import annotations
 

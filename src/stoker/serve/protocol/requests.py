@@ -71,7 +71,7 @@ class _Tensor(NamedTuple):
 
     shape: tuple[int, ...]
     start: int
-    """Of its bytes behind the JSON."""
+    """Place of its bytes behind the JSON."""
     array: npt.NDArray[np.generic] | None
     """What the JSON holds; None where its bytes follow."""
 
