@@ -15,7 +15,7 @@ from stoker.serve.protocol.requests import InferRequest
 from stoker.serve.refusals import RequestRefused
 
 Outputs = Mapping[str, npt.NDArray[np.generic]]
-"""The outputs for one request; they are in a slot that is used again, so what an answer needs of them is copied at once."""
+"""The outputs for one request; their slot is used again, so what an answer needs of them is copied at once."""
 
 
 class Answering(Protocol):
