@@ -1,7 +1,8 @@
 """A service with more requests than it can answer: what it answers in time, and how near the simulator comes.
 
 The engine is emulated: it sleeps 1 ms and 0.1 ms a sample, 30 % more than it did when its costs were measured, with
-noise of 0.2. A request has 8 samples, so that one machine can send four times what the engine computes.
+noise of 0.2. A request has 8 samples, so that one machine can send four times what the engine computes. The simulator
+is given what the service measured of the way of a batch to its engine and back.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from benchmarks.support.harness import Bar, Options, Report, run
 from benchmarks.support.http_load import Answers, open_loop, post
 from benchmarks.support.serving import MODELS, binary_body, stoker_serve
 from stoker.scale.serving import CostCurve, ServingQueue, ServingRules
-from stoker.sim.serving import ServedTrace, poisson, serve_trace
+from stoker.sim.serving import FrontEnd, ServedTrace, poisson, serve_trace
 
 BAR = Bar(
     "serve_overload",
@@ -45,10 +46,12 @@ def measure(options: Options) -> Report:
             for load in (2, 4):
                 live: list[Answers] = []
                 simulated: list[ServedTrace] = []
+                front = FrontEnd(handover_s=float(str(served.status()["handover_s"])))
                 for turn in range(options.rounds):
                     live.append(open_loop(served.port, request, load * CAPACITY, seconds, seed=turn))
-                    simulated.append(_simulated(load * CAPACITY, seconds, turn))
+                    simulated.append(_simulated(load * CAPACITY, seconds, turn, front))
                 _claims(report, load, live, simulated)
+                report.figure(f"handover_us_{load}x", 1e6 * front.handover_s)
     return report
 
 
@@ -68,7 +71,7 @@ def _claims(report: Report, load: int, live: list[Answers], simulated: list[Serv
     report.figure(f"p99_ms_{load}x", 1e3 * float(np.median([each.quantile_s(0.99) for each in live])))
 
 
-def _simulated(rate: float, seconds: float, seed: int) -> ServedTrace:
+def _simulated(rate: float, seconds: float, seed: int, front: FrontEnd) -> ServedTrace:
     noise = random.Random(seed)
     curve = CostCurve(((1, 1.1e-3), (BATCH, 4.2e-3)))
     queue = ServingQueue(ServingRules(slo_s=SLO_S, max_batch=BATCH), curve)
@@ -76,7 +79,7 @@ def _simulated(rate: float, seconds: float, seed: int) -> ServedTrace:
     def cost_s(samples: int) -> float:
         return 1.3 * max(0.1, noise.gauss(1.0, 0.2)) * (1e-3 + 1e-4 * samples)
 
-    return serve_trace(poisson(rate, int(rate * seconds), seed, SAMPLES), queue, 1, cost_s, SLO_S)
+    return serve_trace(poisson(rate, int(rate * seconds), seed, SAMPLES), queue, 1, cost_s, SLO_S, front)
 
 
 if __name__ == "__main__":

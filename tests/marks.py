@@ -26,6 +26,7 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/serve/test_grpc.py::test_health": "stays: answers, and another's client",
     "tests/serve/test_grpc.py::test_refusals": "stays: answers; the same refusals over HTTP",
     "tests/serve/test_live.py::TestClients": "stays: what requests may hold, in test_requests; statuses, live",
+    "tests/serve/test_live.py::TestConnections::test_what_does_not_fit": "stays: places in a slot, pure",
     "tests/serve/test_live.py::TestProcesses::test_a_drain": "stays: killed engines",
     "tests/serve/test_live.py::TestProcesses::test_a_stopped": "stays: killed engines",
     "tests/serve/test_live.py::TestProcesses::test_nothing_is_left_after_its_end[True": "stays: not stopped",

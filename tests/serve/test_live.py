@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import os
 import random
 import signal
@@ -44,9 +45,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Service]:
-    """A service of one test, which changes its processes."""
+    """A service of one test, which changes its processes; its engines mostly have their next batch already."""
     model = scaling_model(tmp_path / "scaling.onnx", 2.0)
-    running = Service(tmp_path, [f"scaling={model}"], "--hang", "500ms")
+    running = Service(tmp_path, [f"scaling={model}"], "--hang", "500ms", "--max-batch", "2")
     yield running
     running.close()
 
@@ -216,6 +217,67 @@ class TestClients:
         assert answer["outputs"][0]["data"] == (SAMPLE * 2).reshape(-1).tolist()
 
 
+class Answers:
+    """Reads the answers on a connection, one after another."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._file = sock.makefile("rb")
+
+    def next(self) -> tuple[int, bytes]:
+        """Status and body; without those that only say that a body may come."""
+        status = int(self._file.readline().split()[1])
+        length = 0
+        while (line := self._file.readline().strip()) != b"":
+            name, _, value = line.partition(b":")
+            length = int(value) if name.lower() == b"content-length" else length
+        return self.next() if status == 100 else (status, self._file.read(length))
+
+
+def forms_of_requests(number: int) -> list[bytes]:
+    """Ways to ask for the same."""
+    values = np.full((1, 4), number, np.float32)
+    body, start = json_request(values), b"POST /v2/models/scaling/infer HTTP/1.1\r\nHost: h\r\n"
+    plain = start + b"Content-Length: %d\r\n" % len(body)
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:30], body[30:])) + b"0\r\n\r\n"
+    versioned = plain.replace(b"/infer", b"/versions/1/infer")
+    return [
+        plain + b"\r\n" + body,
+        start + b"Transfer-Encoding: chunked\r\n\r\n" + chunks,
+        plain + b"Expect: 100-continue\r\n\r\n" + body,
+        versioned + b"\r\n" + body,
+    ]
+
+
+class TestConnections:
+    def test_requests_in_a_row_and_in_any_pieces_are_answered_in_their_order(self, service: Service) -> None:
+        source = random.Random(0)
+        for _ in range(25):
+            numbers = [source.randrange(20, 1000) for _ in range(source.randrange(2, 6))]
+            sent = b"".join(source.choice(forms_of_requests(number)) for number in numbers)
+            sent += b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n"
+            cuts = sorted(source.randrange(len(sent)) for _ in range(source.randrange(4)))
+            with socket.create_connection(("127.0.0.1", service.port), timeout=20) as sock:
+                for begin, end in itertools.pairwise([0, *cuts, len(sent)]):
+                    sock.sendall(sent[begin:end])
+                    time.sleep(source.choice([0.0, 0.002]))
+                answers = Answers(sock)
+                for number in numbers:
+                    status, body = answers.next()
+                    assert status == 200, body
+                    assert msgspec.json.decode(body)["outputs"][0]["data"] == [2 * number] * 4
+                assert answers.next()[0] == 200
+
+    def test_what_does_not_fit_a_slot_is_refused_and_the_next_one_is_answered(self, tmp_path: Path) -> None:
+        model = scaling_model(tmp_path / "scaling.onnx", 2.0)
+        service = Service(tmp_path, [f"scaling={model}"], "--engines", "1", "--slot-bytes", "4KiB")
+        status, answer = service.infer(np.ones((300, 4), np.float32))
+        assert (status, "--slot-bytes" in answer["error"]) == (413, True)
+        status, answer = service.infer(np.ones((200, 4), np.float32))  # the outputs do not fit behind the inputs
+        assert (status, "--slot-bytes" in answer["error"]) == (500, True)
+        assert service.infer(SAMPLE)[0] == 200
+        service.close()
+
+
 class TestProcesses:
     def test_killed_engines_cost_no_answer(self, own: Service) -> None:
         killed: set[int] = set()
@@ -228,6 +290,20 @@ class TestProcesses:
                 await_that("its end is seen", lambda: own.status()["versions"]["1"]["lost_engines"] >= len(killed))
         assert clients.wrong == []
         await_that("both are back", lambda: own.status()["versions"]["1"]["ready_engines"] == 2)
+
+    def test_a_service_that_was_stopped_goes_on(self, tmp_path: Path) -> None:
+        """Its engine has ended both of its batches meanwhile, and clients have sent more than the next ones hold."""
+        model = scaling_model(tmp_path / "scaling.onnx", 2.0)
+        service = Service(tmp_path, [f"scaling={model}"], "--max-batch", "2", "--engines", "1")
+        with Clients(service, {2.0}, 12) as clients:
+            for _ in range(10):
+                some_answers(clients)
+                service.process.send_signal(signal.SIGSTOP)
+                time.sleep(0.03)
+                service.process.send_signal(signal.SIGCONT)
+            some_answers(clients)
+        assert clients.wrong == []
+        service.close()
 
     def test_a_stopped_engine_costs_no_answer(self, own: Service) -> None:
         with Clients(own, {2.0}) as clients:
@@ -259,6 +335,25 @@ class TestProcesses:
         assert not any(map(is_there, processes))
         events = (service.run / "events.jsonl").read_text()
         assert '"version_started"' in events
+
+    def test_a_second_signal_ends_the_drain(self, tmp_path: Path) -> None:
+        model = scaling_model(tmp_path / "scaling.onnx", 2.0)
+        service = Service(tmp_path, [f"scaling={model}"], "--engines", "1", "--hang", "5min")
+        processes = service.processes()
+        os.kill(processes[1], signal.SIGSTOP)
+        with socket.create_connection(("127.0.0.1", service.port), timeout=20) as sock:
+            sock.sendall(forms_of_requests(1)[0])
+            await_that("it is with the engine", lambda: service.status()["versions"]["1"]["pending"] == 1)
+            service.process.send_signal(signal.SIGTERM)
+            await_that("the drain is told", lambda: "draining" in service.log.read_text())
+            assert service.process.poll() is None
+            service.process.send_signal(signal.SIGTERM)
+            assert service.process.wait(10) == 0
+        lines = service.log.read_text().splitlines()
+        assert sum("draining" in line for line in lines) == 1
+        assert sum("ends at once; requests without an answer: 1" in line for line in lines) == 1
+        assert '"outcome":"forced"' in (service.run / "events.jsonl").read_text()
+        await_that("all end", lambda: not any(map(is_there, processes)))
 
     @pytest.mark.parametrize("stopped", [False, True])
     def test_nothing_is_left_after_its_end(self, tmp_path: Path, stopped: bool) -> None:
@@ -307,6 +402,8 @@ class Scaled(torch.nn.Module):
     def forward(self, x):
         if self.fails and bool((x == 13).any()):
             raise ValueError("thirteen")
+        if self.fails and bool((x == 14).any()):
+            return {"y": (x * self.factor)[1:]}
         return {"y": x * self.factor}
 
 def make():
@@ -344,6 +441,13 @@ class TestTorch:
             assert status == 500
             assert "ValueError: thirteen" in answer["error"]
             assert "scaled.py:12" in answer["error"]
+
+    def test_outputs_that_are_not_as_they_should_be_are_no_answer(self, torch_service: Service) -> None:
+        status, answer = torch_service.infer(np.full((2, 4), 14, np.float32))
+        assert (status, "must have 2 samples" in answer["error"]) == (500, True)
+        status, answer = torch_service.infer(np.full((1, 4), 14, np.float32))
+        assert (status, "must be float32 of shape" in answer["error"]) == (500, True)
+        assert torch_service.infer(SAMPLE)[0] == 200
 
     def test_a_version_on_trial_that_fails_goes_and_its_requests_are_answered(self, torch_service: Service) -> None:
         folder = torch_service.log.parent

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stoker.serve.engine import ANY, Interface, TensorSpec
 from stoker.serve.protocol.answers import answer
 from stoker.serve.protocol.datatypes import DTYPES, name_of
-from stoker.serve.protocol.requests import parse
+from stoker.serve.protocol.requests import InferRequest, RequestParser
 from stoker.serve.refusals import RequestRefused
 
 F4 = np.dtype("<f4")
@@ -34,7 +34,7 @@ def request(**changes: Any) -> dict[str, Any]:
 
 def parsed(content: dict[str, Any], tail: bytes = b"", interface: Interface = MODEL) -> Any:
     head = msgspec.json.encode(content)
-    return parse(head + tail, len(head) if tail else None, interface, 8)
+    return RequestParser(interface, 8).parse(head + tail, len(head) if tail else None)
 
 
 def test_json_flat_and_nested() -> None:
@@ -89,10 +89,10 @@ def test_what_does_not_fit_is_refused(content: dict[str, Any], words: str) -> No
 @pytest.mark.parametrize(
     ("size", "tail", "words"),
     [
-        (24, bytes(23), "must be 24 bytes"),
+        (24, bytes(23), "sum to the 23 bytes after the JSON, got 24"),
         (23, bytes(24), "must be 24 bytes"),
         (True, bytes(24), "must be 24 bytes"),
-        (24, bytes(25), "1 are left"),
+        (24, bytes(25), "sum to the 25 bytes after the JSON, got 24"),
         (-24, bytes(24), "must be 24 bytes"),
     ],
 )
@@ -101,10 +101,40 @@ def test_wrong_sizes_of_binary_tensors_are_refused(size: Any, tail: bytes, words
         parsed(request(x={"parameters": {"binary_data_size": size}}), tail)
 
 
+def binary(x: list[float], mask: list[bool]) -> tuple[bytes, int]:
+    sizes = {
+        name: {"parameters": {"binary_data_size": size}} for name, size in (("x", 4 * len(x)), ("mask", len(mask)))
+    }
+    head = msgspec.json.encode(request(**sizes))
+    return head + np.array(x, F4).tobytes() + bytes(mask), len(head)
+
+
+def test_requests_of_one_form_have_their_own_numbers_and_are_all_checked() -> None:
+    """The JSON is read once; what follows it is not."""
+    parser = RequestParser(MODEL, 8)
+    for number in range(3):
+        body, head = binary([number] * 6, [True, False])
+        found = parser.parse(body, head)
+        np.testing.assert_array_equal(found.inputs[0], np.full((2, 3), number, F4))
+        np.testing.assert_array_equal(found.inputs[1], [True, False])
+    for wrong, words in ((body[:-1], "sum to the 25"), (body + b"\0", "sum to the 27"), (body[:-1] + b"\2", "0 and 1")):
+        with pytest.raises(RequestRefused, match=words):
+            parser.parse(wrong, head)
+
+
+def test_forms_without_end_do_not_fill_memory() -> None:
+    parser = RequestParser(MODEL, 8)
+    body, head = binary([0] * 6, [True, False])
+    for number in range(500):
+        spaced = body[:1] + b" " * number + body[1:]
+        parser.parse(spaced, head + number)
+    assert 0 < parser.num_known <= 64
+
+
 @pytest.mark.parametrize("length", [-1, 10**6])
 def test_a_wrong_length_of_the_json_is_refused(length: int) -> None:
     with pytest.raises(RequestRefused, match="Inference-Header-Content-Length"):
-        parse(msgspec.json.encode(request()), length, MODEL, 8)
+        RequestParser(MODEL, 8).parse(msgspec.json.encode(request()), length)
 
 
 @pytest.mark.parametrize("data", [[300], [-1], [1.5], [2**70]])
@@ -133,7 +163,7 @@ def test_any_change_of_a_request_gives_a_request_or_a_refusal(data: st.DataObjec
         text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
     length = data.draw(st.none() | st.integers(-1, len(text) + 1))
     try:
-        found = parse(bytes(text), length, MODEL, 8)
+        found = RequestParser(MODEL, 8).parse(bytes(text), length)
     except RequestRefused:
         return
     assert [array.dtype for array in found.inputs] == [spec.dtype for spec in MODEL.inputs]
@@ -149,12 +179,12 @@ def test_any_change_of_a_request_gives_a_request_or_a_refusal(data: st.DataObjec
 def test_arrays_survive(array: NDArray[Any], binary: bool) -> None:
     if array.dtype.kind == "f":
         array = np.nan_to_num(array)
-    body, length = answer("m", "1", "", {"y": array}, [("y", binary)], {})
+    body, length = answer("m", "1", InferRequest("", [], 1, [("y", binary)], None), {"y": array}, {})
     assert (length is not None) == binary
     (described,) = msgspec.json.decode(body[:length])["outputs"]
     given_back = {**described, "name": "x"}
     head = msgspec.json.encode({"inputs": [given_back]})
     interface = Interface((TensorSpec("x", array.dtype, array.shape),), (), "test")
-    found = parse(head + body[length or len(body) :], len(head) if binary else None, interface, 8)
+    found = RequestParser(interface, 8).parse(head + body[length or len(body) :], len(head) if binary else None)
     assert described["datatype"] == name_of(array.dtype)
     np.testing.assert_array_equal(found.inputs[0], array)

@@ -166,8 +166,8 @@ def _engine_samples() -> Iterator[bytes]:
         (kinds.LOADED, b""),
         (kinds.FORK, engines.pack(engines.Birth(1, 1 << 20, 1 << 19, 32, 5.0))),
         (kinds.READY, engines.warm(Interface((spec,), (spec,), "onnxruntime", {"cycles": 3}), [(1, 0.1), (2, 0.2)])),
-        (kinds.RUN, engines.pack(engines.BatchRun(7, 1, [engines.TensorPlace(0, (2, 3))], 24))),
-        (kinds.DONE, engines.pack(engines.BatchDone(7, 0.1, [engines.TensorPlace(64, (2, 3), "<f4")]))),
+        (kinds.RUN, engines.pack(engines.BatchRun(7, 1, [0], [(2, 3)], 24))),
+        (kinds.DONE, engines.pack(engines.BatchDone(7, 0.1, [64], [(2, 3)]))),
         (kinds.BROKEN, engines.pack(engines.Failure("ValueError: no", 7))),
     ):
         yield engines.FRAMING.pack(kind, len(body), 0) + body

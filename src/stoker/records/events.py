@@ -388,7 +388,7 @@ class RunEnded(Event, tag="run_ended"):
     """The program ended; absent when it was killed."""
 
     outcome: str
-    """``finished``, or the class name of the exception that ended it."""
+    """``finished``, the class name of the exception that ended it, or ``forced``: a second signal ended a service."""
 
 
 AnyEvent = (

@@ -3,7 +3,8 @@
 An idle engine starts at once with what waits; waiting for more never paid (a batch grows by itself while engines are
 busy). A request is refused on arrival if its predicted end is later than a margin of its time, and dropped when an
 engine would take it if it cannot make it any more: without either, a queue under overload answers everything late.
-The measured costs are a belief; a running ratio of times taken to times predicted corrects it.
+The measured costs are a belief; a running ratio of times taken to times predicted corrects it, and the size of batches
+follows. What that ratio does not explain is noise: a request is dropped unless there is time for it as well.
 
 Source: the rules and figures of "Serving" in docs/design/serve.md, from simulations and from measurements.
 """
@@ -22,6 +23,11 @@ from stoker.serve.policy import ChosenBatch, QueuedRequest
 _RECENT = 0.1
 """Share of the latest batch in the running ratio: noise of 0.2 becomes 0.05, a change is seen within twenty batches."""
 _RATIO_BOUNDS = (0.2, 5.0)
+_RESIZE_FRAC = 0.1
+"""Change of the ratio after which the size of batches is chosen again."""
+_DEVIATIONS, _MOST_NOISE = 3.0, 1.0
+"""Mean deviations that must fit before a deadline (2.4 standard ones of a normal distribution), and the share of a
+batch's time that they may take: two batches fit, so an idle engine drops nothing for noise alone that has just come."""
 _PROBE_S = 1.0
 """If nothing was measured for so long, a request runs although it is believed to be late, so that a belief can heal."""
 _SCAN = 4
@@ -98,10 +104,9 @@ class ServingQueue:
     def __init__(self, rules: ServingRules, curve: CostCurve, engines: int = 1) -> None:
         self.rules = rules
         self.curve = curve
-        # A request may come right after a batch began: it waits for that one, and then for its own.
-        limit_s = rules.margin_frac * rules.slo_s / 2
-        self.batch = curve.best_batch(rules.max_batch, limit_s) if math.isfinite(limit_s) else rules.max_batch
+        self.batch = self._best_batch(1.0)
         """Most samples that run together: the most efficient number that leaves time for two batches."""
+        self._ratio_of_batch = 1.0
         self.ratio = 1.0
         """Seconds that batches take over those predicted from the curve."""
         self.spread = 0.0
@@ -127,6 +132,11 @@ class ServingQueue:
         """Samples of these."""
         return sum(self._waiting.values())
 
+    @property
+    def is_full(self) -> bool:
+        """Whether those that wait fill a batch: more would not make it larger."""
+        return self.waiting_samples >= self.batch
+
     def set_engines(self, count: int) -> None:
         """Tells how many engines there are."""
         self._engines = count
@@ -140,10 +150,10 @@ class ServingQueue:
         batches, rest = divmod(ahead + self._usual_samples, self.batch)
         full_s = self.curve.seconds(self.batch) * self.ratio
         own_s = self.curve.seconds(max(1, math.ceil(rest))) * self.ratio
-        busy = sorted(max(0.0, begun_s + expected_s - now_s) for begun_s, expected_s in self._running.values())
-        free = max(0, self._engines - len(busy))
-        # When the last of `batches + 1` starts, each engine taking one when it becomes idle.
-        ready = [0.0] * free + busy[: self._engines - free]
+        busy = sorted([self.left_s(now_s, batch) for batch in self._running])
+        # When the last of `batches + 1` starts, each engine taking one when it becomes idle; an engine with two batches
+        # counts with the later one.
+        ready = ([0.0] * self._engines + busy)[-self._engines :]
         rounds, place = divmod(int(batches), len(ready))
         return ready[place] + rounds * full_s + own_s
 
@@ -180,8 +190,8 @@ class ServingQueue:
         if number in self._waiting:
             self._cancelled.add(number)
 
-    def next_batch(self, now_s: float) -> ChosenBatch | None:
-        """What an idle engine is to do now; None for nothing."""
+    def next_batch(self, now_s: float, wait_s: float = 0.0) -> ChosenBatch | None:
+        """What an engine is to do that is idle now, or in ``wait_s``; None for nothing."""
         while self._again:
             first = self._again.pop(0)
             self._leave(first)
@@ -192,15 +202,24 @@ class ServingQueue:
         others: list[tuple[int, float, int, QueuedRequest]] = []
         late: QueuedRequest | None = None
         samples = 0
-        expected_s = self._expected_s(min(self.batch, max(self.waiting_samples, 1)))
+        likely = min(self.batch, max(self.waiting_samples, 1))
         # What just makes it by the mean is late half of the time.
-        latest = 1.0 + self.spread
+        noise = min(_DEVIATIONS * self.spread, _MOST_NOISE)
+
+        def latest_s(samples: int) -> float:
+            """When a batch will have ended, nearly always; the noise of the one before it is its own."""
+            took_s = self._expected_s(samples)
+            return now_s + wait_s + took_s + noise * math.hypot(wait_s, took_s)
+
+        usual_s = latest_s(likely)
         while self._heap and samples < self.batch and len(others) < _SCAN * self.batch:
             entry = heapq.heappop(self._heap)
             request = entry[3]
             if self._was_cancelled(request):
                 self._leave(request)
-            elif request.deadline_s < now_s + latest * max(expected_s, self._expected_s(request.samples)):
+            elif request.deadline_s < usual_s or (
+                request.samples > likely and request.deadline_s < latest_s(request.samples)
+            ):
                 self._leave(request)
                 dropped.append(request.number)
                 late = request
@@ -226,8 +245,17 @@ class ServingQueue:
             self._measured_s = now_s
         return ChosenBatch(chosen, self._expected_s(samples) if chosen else 0.0, dropped)
 
+    def left_s(self, now_s: float, batch: int) -> float:
+        """How long a batch that began should still take."""
+        begun_s, expected_s = self._running[batch]
+        return max(0.0, begun_s + expected_s - now_s)
+
+    def begins(self, now_s: float, batch: int) -> None:
+        """Notes that a batch begins now that was given to an engine beforehand."""
+        self._running[batch] = now_s, self._running[batch][1]
+
     def started(self, now_s: float, expected_s: float) -> int:
-        """Notes that a batch began; returns its number."""
+        """Notes that a batch began, or will; returns its number."""
         number = next(self._numbers)
         self._running[number] = now_s, expected_s
         return number
@@ -241,6 +269,17 @@ class ServingQueue:
             self.spread += _RECENT * (abs(seen / self.ratio - 1.0) - self.spread)
             self.ratio += _RECENT * (seen - self.ratio)
             self._measured_s = now_s
+            if abs(self.ratio / self._ratio_of_batch - 1.0) > _RESIZE_FRAC:
+                self.batch, self._ratio_of_batch = self._best_batch(self.ratio), self.ratio
+
+    def _best_batch(self, ratio: float) -> int:
+        # A request may come right after a batch began: it waits for that one, and then for its own.
+        limit_s = self.rules.margin_frac * self.rules.slo_s / 2
+        return (
+            self.curve.best_batch(self.rules.max_batch, limit_s / ratio)
+            if math.isfinite(limit_s)
+            else (self.rules.max_batch)
+        )
 
     def _expected_s(self, samples: int) -> float:
         return self.curve.seconds(samples) * self.ratio
@@ -255,7 +294,7 @@ class ServingQueue:
         self._samples_by_priority[request.priority] -= request.samples
 
     def _was_cancelled(self, request: QueuedRequest) -> bool:
-        if request.number in self._cancelled:
+        if self._cancelled and request.number in self._cancelled:
             self._cancelled.remove(request.number)
             return True
         return False

@@ -59,14 +59,22 @@ class ModelFigures:
     batches: int = 0
     batched_samples: int = 0
     compute_s: float = 0.0
+    handover_s: float = 0.0
+    """Seconds of batches on the way to their engines and back."""
     retries: int = 0
     """Requests that lost their engine and ran again."""
 
-    def batch(self, samples: int, requests: int, took_s: float) -> None:
+    def answered(self, seconds: float) -> None:
+        """A request has its answer."""
+        self.outcomes["answered"] += 1
+        self.times.add(seconds)
+
+    def batch(self, samples: int, took_s: float, handover_s: float) -> None:
         """A batch was computed."""
         self.batches += 1
         self.batched_samples += samples
         self.compute_s += took_s
+        self.handover_s += handover_s
 
     def retried(self, requests: int) -> None:
         """Requests lost their engine."""

@@ -49,6 +49,11 @@ class BatchPolicy(Protocol):
         """Requests that wait."""
         ...
 
+    @property
+    def is_full(self) -> bool:
+        """Whether those that wait fill a batch: more would not make it larger."""
+        ...
+
     def refusal_s(self, now_s: float, priority: int) -> float | None:
         """None if a request that arrives now can be answered in time; else in how many seconds it is worth a try."""
         ...
@@ -69,12 +74,20 @@ class BatchPolicy(Protocol):
         """Tells how many engines there are."""
         ...
 
-    def next_batch(self, now_s: float) -> ChosenBatch | None:
-        """What an idle engine is to do now; None for nothing."""
+    def next_batch(self, now_s: float, wait_s: float = 0.0) -> ChosenBatch | None:
+        """What an engine is to do that is idle now, or in ``wait_s``; None for nothing."""
+        ...
+
+    def left_s(self, now_s: float, batch: int) -> float:
+        """How long a batch that began should still take."""
         ...
 
     def started(self, now_s: float, expected_s: float) -> int:
-        """Notes that a batch began; returns its number."""
+        """Notes that a batch began, or will; returns its number."""
+        ...
+
+    def begins(self, now_s: float, batch: int) -> None:
+        """Notes that a batch begins now that was given to an engine beforehand."""
         ...
 
     def ended(self, now_s: float, batch: int, samples: int, took_s: float | None) -> None:

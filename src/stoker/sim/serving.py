@@ -1,6 +1,7 @@
 """A service on a virtual clock: the queue of the real one, before engines whose costs are given.
 
-What is not simulated: the front end's own time, the network, and engines that share cores with each other.
+The front end's own time is given, if it is to count. What is not simulated: the network, and engines that share cores
+with each other.
 """
 
 from __future__ import annotations
@@ -31,6 +32,24 @@ class Arrival(NamedTuple):
     at_s: float
     samples: int = 1
     priority: int = 3
+
+
+class FrontEnd(NamedTuple):
+    """Time that the service itself takes, besides its engines.
+
+    Attributes:
+        before_s: from a request's arrival until the queue has it.
+        handover_s: of each batch, to its engine and back, in which that engine computes nothing.
+        after_s: from the end of a batch until its answers are out.
+    """
+
+    before_s: float = 0.0
+    handover_s: float = 0.0
+    after_s: float = 0.0
+
+
+NO_FRONT_END = FrontEnd()
+"""One that takes no time."""
 
 
 @dataclass
@@ -80,8 +99,9 @@ def poisson(rate: float, count: int, seed: int = 0, samples: int = 1) -> Iterato
 
 
 def serve_trace(
-    arrivals: Iterable[Arrival], policy: BatchPolicy, engines: int, cost_s: Callable[[int], float], slo_s: float
-) -> ServedTrace:
+    arrivals: Iterable[Arrival], policy: BatchPolicy, engines: int, cost_s: Callable[[int], float], slo_s: float,
+    front: FrontEnd = NO_FRONT_END,
+) -> ServedTrace:  # fmt: skip
     """Serves a trace until the last answer.
 
     Args:
@@ -90,17 +110,40 @@ def serve_trace(
         engines: that compute.
         cost_s: seconds that a batch really takes, by its samples; may differ from what the policy believes.
         slo_s: time that each request has.
+        front: what the service itself takes; nothing by default.
     """
     trace = ServedTrace()
     numbers = itertools.count()
     coming = iter(arrivals)
     events: list[tuple[float, int, int, object]] = []
     arrived: dict[int, float] = {}
-    idle = engines
+    busy: dict[int, _Running] = {}
+    """By batch; each may have the next one of its engine."""
 
     def next_arrival() -> None:
         if (arrival := next(coming, None)) is not None:
-            heapq.heappush(events, (arrival.at_s, _ARRIVES, next(numbers), arrival))
+            heapq.heappush(events, (arrival.at_s + front.before_s, _ARRIVES, next(numbers), arrival))
+
+    def chosen(now_s: float, wait_s: float) -> _Running | None:
+        """The next batch of an engine that is idle in a while."""
+        found = policy.next_batch(now_s, wait_s)
+        if found is None:
+            return None
+        trace.dropped += len(found.dropped)
+        for each in found.dropped:
+            del arrived[each]
+        samples = sum(each.samples for each in found.requests)
+        if not samples:
+            return _Running(-1, 0, 0.0, [])
+        trace.batches.append(samples)
+        batch = policy.started(now_s + wait_s, found.expected_s)
+        # An engine that has its next batch already does not wait for it.
+        took_s = cost_s(samples) + (0.0 if wait_s else front.handover_s)
+        return _Running(batch, samples, took_s, list(found.requests))
+
+    def run(now_s: float, running: _Running) -> None:
+        busy[running.batch] = running
+        heapq.heappush(events, (now_s + running.took_s, _ENDS, next(numbers), running))
 
     next_arrival()
     while events:
@@ -111,34 +154,40 @@ def serve_trace(
             if policy.refusal_s(now_s, what.priority) is not None:
                 trace.refused += 1
             else:
-                arrived[number] = now_s
+                arrived[number] = what.at_s
                 policy.arrive(QueuedRequest(number, what.samples, now_s + slo_s, 0, what.priority))
         else:
             assert isinstance(what, _Running)
-            idle += 1
+            del busy[what.batch]
             policy.ended(now_s, what.batch, what.samples, what.took_s)
-            trace.latencies_s += [now_s - arrived.pop(each.number) for each in what.requests]
+            trace.latencies_s += [now_s + front.after_s - arrived.pop(each.number) for each in what.requests]
             trace.end_s = now_s
-        while idle and policy.num_waiting:
-            chosen = policy.next_batch(now_s)
-            if chosen is None:
+            if what.next is not None:
+                policy.begins(now_s, what.next.batch)
+                run(now_s, what.next)
+        while len(busy) < engines and policy.num_waiting and (running := chosen(now_s, 0.0)) is not None:
+            if running.requests:
+                run(now_s, running)
+        while policy.is_full and (first := _soonest(busy.values(), policy, now_s)) is not None:
+            ahead = chosen(now_s, policy.left_s(now_s, first.batch))
+            if ahead is None:
                 break
-            trace.dropped += len(chosen.dropped)
-            for each in chosen.dropped:
-                del arrived[each]
-            if chosen.requests:
-                samples = sum(each.samples for each in chosen.requests)
-                took_s = cost_s(samples)
-                batch = policy.started(now_s, chosen.expected_s)
-                running = _Running(batch, samples, took_s, list(chosen.requests))
-                heapq.heappush(events, (now_s + took_s, _ENDS, next(numbers), running))
-                trace.batches.append(samples)
-                idle -= 1
+            if ahead.requests:
+                first.next = ahead
     return trace
 
 
-class _Running(NamedTuple):
+@dataclass(eq=False)
+class _Running:
     batch: int
     samples: int
     took_s: float
     requests: list[QueuedRequest]
+    next: _Running | None = None
+    """The next one of the same engine, which has it already."""
+
+
+def _soonest(busy: Iterable[_Running], policy: BatchPolicy, now_s: float) -> _Running | None:
+    """The batch that ends first among those whose engine has no next one."""
+    alone = [running for running in busy if running.next is None]
+    return min(alone, key=lambda running: policy.left_s(now_s, running.batch), default=None)

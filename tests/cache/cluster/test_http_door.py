@@ -9,8 +9,10 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
 
-from stoker.cache.cluster.server.http_door import Door, DoorMount, DoorSettings, metrics_of, range_of
+from stoker.cache.cluster.server.http_door import Door, DoorMount, DoorSettings, range_of
+from stoker.cache.cluster.server.metrics import metrics_of
 from stoker.core.errors import ConfigError
 from tests.cache.cluster.nodes import Nodes
 from tests.cache.cluster.worker_program import FILES
@@ -46,11 +48,15 @@ def test_any_range_header_stays_within_the_object(header: str | None, size: int)
 
 
 def test_metrics_are_in_the_format_of_prometheus() -> None:
-    lines = metrics_of({"hits": 3, "epoch": 2, "draining": False, "node": "a", "uptime_s": 1.5}).splitlines()
-    assert "stoker_cache_hits_total 3" in lines
-    assert "# TYPE stoker_cache_hits_total counter" in lines
-    assert "stoker_cache_draining 0" in lines
-    assert "stoker_cache_uptime_seconds 1.5" in lines
+    text, kind = metrics_of({"hits": 3, "epoch": 2, "draining": False, "node": "a", "uptime_s": 1.5})
+    assert kind.startswith("text/plain; version=")
+    found = {family.name: family for family in text_string_to_metric_families(text.decode())}
+    assert found["stoker_cache_hits"].type == "counter"
+    values = {sample.name: sample.value for family in found.values() for sample in family.samples}
+    assert values == {
+        "stoker_cache_hits_total": 3, "stoker_cache_epoch": 2, "stoker_cache_draining": 0,
+        "stoker_cache_uptime_seconds": 1.5,
+    }  # fmt: skip
 
 
 def test_a_short_token_is_refused() -> None:
@@ -129,8 +135,8 @@ def test_nothing_else_is_given_out(nodes: Nodes, asking: Asking) -> None:
 def test_health_and_metrics_tell_of_the_worker(nodes: Nodes, asking: Asking) -> None:
     assert asking.get("/healthz", token=None).status == 200
     metrics = asking.get("/metrics")
-    assert metrics.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-    assert b"stoker_cache_members 1\n" in metrics.body
+    assert metrics.headers["Content-Type"].startswith("text/plain; version=")
+    assert b"stoker_cache_members 1.0\n" in metrics.body
     (node,) = nodes.plans
     nodes.kill(node)
     assert asking.get("/healthz", token=None).status == 503

@@ -41,7 +41,7 @@ def test_objects_health_and_metrics(started: Started) -> None:
     assert ask(address, "/healthz") == (200, b"ok\n")
     assert ask(address, f"/files{path}")[0] == 401
     assert ask(address, f"/files{path}", token) == (200, path.read_bytes())
-    assert b"stoker_cache_members 1\n" in ask(address, "/metrics", token)[1]
+    assert b"stoker_cache_members 1.0\n" in ask(address, "/metrics", token)[1]
     assert "handed over" not in started.end(node)
     with pytest.raises(ConnectionRefusedError):
         ask(address, "/healthz")

@@ -10,7 +10,7 @@ import pytest
 from stoker.core.errors import PackageError
 from stoker.deploy.engines.law import NumpyEngine
 from stoker.deploy.package.folder import write_package
-from stoker.run.serving.model_main import load
+from stoker.run.serving.loading import load
 from stoker.run.serving.sources import ModelForm, chosen_forms, forms_of
 from stoker.serve.engine import ANY
 from tests.deploy.test_package import small

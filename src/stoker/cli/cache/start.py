@@ -24,6 +24,7 @@ from stoker.cli.arguments import Parser, amount
 from stoker.cli.cache.arguments import parser, settings_of, size_of
 from stoker.cli.cache.mounts import Mounted, grants_of, mounts_of
 from stoker.core.errors import CacheError, ConfigError
+from stoker.core.extras import require
 from stoker.core.units import format_bytes, format_count
 from stoker.wire.secrets import create_secret
 from stoker.wire.tls import Certificate
@@ -212,6 +213,7 @@ def _door(
     """The HTTP endpoint, if requested."""
     if not arguments.http:
         return None
+    require("prometheus_client", extra="cache")
     host, colon, port = arguments.http.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
         raise ConfigError(f"`--http` must be HOST:PORT such as 127.0.0.1:8080, got {arguments.http!r}")

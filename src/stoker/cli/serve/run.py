@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
     from stoker.run.serving.starting import StartPlan
     from stoker.serve.http.door import ClientBounds
     from stoker.serve.models.version import VersionSettings
-    from stoker.serve.processes.pool import PoolSettings
+    from stoker.serve.processes.pooled import PoolSettings
 
     here = max(1, math.floor(cores()))
     engines = arguments.engines or min(2, here)

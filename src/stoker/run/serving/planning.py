@@ -12,7 +12,7 @@ from stoker.run.serving.starting import start_model
 from stoker.scale.serving import CostCurve, ServingQueue, ServingRules
 from stoker.serve.figures import ModelFigures
 from stoker.serve.models.version import Costs, ModelVersion, VersionSettings
-from stoker.serve.processes.pool import PoolSettings
+from stoker.serve.processes.pooled import PoolSettings
 from stoker.sim.serving import Arrival, ServedTrace, poisson, serve_trace
 
 REQUESTS = 20_000
@@ -89,7 +89,7 @@ async def _measured(form: ModelForm, max_batch: int) -> Costs:
     rules = ServingRules(max_batch=max_batch)
     lost: list[str] = []
     version = ModelVersion(
-        form.text, functools.partial(start_model, form),
+        form.text, functools.partial(start_model, form, False),
         VersionSettings(pool=PoolSettings(engines=1, max_batch=max_batch)),
         lambda costs, engines: ServingQueue(rules, CostCurve(tuple(costs)), engines), ModelFigures(), lost.append,
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import os
 import socket
 import sys
@@ -27,7 +28,7 @@ from stoker.serve.figures import FigureWindows, ModelFigures
 from stoker.serve.http.door import ClientBounds, InferenceDoor, OpenModel
 from stoker.serve.http.metrics import metrics_of
 from stoker.serve.http.rest import Rest
-from stoker.serve.http.server import serve_until_told
+from stoker.serve.http.server import Shutdown, serve_until_told
 from stoker.serve.models.served_model import ServedModel
 from stoker.serve.models.version import ModelVersion
 from stoker.wire.secrets import create_secret
@@ -115,23 +116,28 @@ class _Service:
             address = sock.getsockname()
             self._say(f"serving {', '.join(self._open)} at http://{_shown(address)} (SIGTERM or Ctrl-C drains)")
 
-            def drain() -> None:
+            def told(again: bool) -> None:
                 rest.is_draining = True
-                self._say("draining: answers what has arrived")
+                left = sum(version.num_pending for opened in self._open.values() for version in opened.model.versions)
+                if again:
+                    self._say(f"ends at once; requests without an answer: {left}")
+                else:
+                    self._say("draining: answers what has arrived; a second signal ends it at once")
 
             loop = asyncio.get_running_loop()
             windows = {name: FigureWindows(opened.figures, loop.time()) for name, opened in self._open.items()}
             watch = loop.create_task(self._watch(door, windows))
+            shutdown = Shutdown(told)
+            _settle()
             try:
-                await serve_until_told(door, sock, self._plan.drain_s, drain)
+                with shutdown.by_signals():
+                    await serve_until_told(door, sock, self._plan.drain_s, shutdown)
+                    await shutdown.unless_forced(self._drained(over_grpc))
             finally:
-                if over_grpc is not None:
-                    await over_grpc.stop(self._plan.drain_s)
                 watch.cancel()
-            await self._close()
             for name, window in windows.items():  # of less than a second, with what the drain answered
                 self._tell(name, window, loop.time())
-            self._record(RunEnded(t_s=self._now_s(), outcome="finished"))
+            self._record(RunEnded(t_s=self._now_s(), outcome="forced" if shutdown.forced.is_set() else "finished"))
         finally:
             sock.close()
             for opened in self._open.values():
@@ -201,8 +207,10 @@ class _Service:
             self._record(event)
         self._show(event)
 
-    async def _close(self) -> None:
+    async def _drained(self, over_grpc: GrpcDoor | None) -> None:
         """Answers what is left; what engines cannot, within the time of the drain, is refused."""
+        if over_grpc is not None:
+            await over_grpc.stop(self._plan.drain_s)
         try:
             async with asyncio.timeout(self._plan.drain_s):
                 for opened in self._open.values():
@@ -215,6 +223,12 @@ class _Service:
 
     def _now_s(self) -> float:
         return time.monotonic() - self._begun_s
+
+
+def _settle() -> None:
+    """Takes what is loaded out of the sight of the collector: it stays, and to look through it stops all requests."""
+    gc.collect()
+    gc.freeze()
 
 
 def _control(folder: Path) -> Path:

@@ -20,15 +20,16 @@ from stoker.serve.figures import ModelFigures
 from stoker.serve.models.version import Costs, ModelVersion, VersionSettings
 
 
-def start_model(form: ModelForm, sock: socket.socket) -> subprocess.Popen[bytes]:
-    """Starts the process that loads a model."""
+def start_model(form: ModelForm, while_serving: bool, sock: socket.socket) -> subprocess.Popen[bytes]:
+    """Starts the process that loads a model, with less right to processors if requests are answered meanwhile."""
     environ = os.environ | {
         # Its libraries must not start threads before the engines are forked; these set their own number.
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
     }
     text = msgspec.json.encode(form).decode()
-    command = [sys.executable, "-m", "stoker.run.serving.model_main", str(sock.fileno()), str(os.getpid()), text]
+    words = [str(sock.fileno()), str(os.getpid()), text, "behind" if while_serving else "first"]
+    command = [sys.executable, "-m", "stoker.run.serving.model_main", *words]
     return subprocess.Popen(command, pass_fds=[sock.fileno()], stdin=subprocess.DEVNULL, env=environ)
 
 
@@ -64,6 +65,7 @@ class Starter:
         self._plan = plan
         self._figures = figures
         self._say = say
+        self._serves = False
 
     async def version(self, source: str, label: str) -> ModelVersion:
         """A version that is warm.
@@ -76,11 +78,13 @@ class Starter:
         except ConfigError as error:
             raise ServingError(str(error.args[0])) from None
         form = forms[0] if len(forms) == 1 else await self._fastest(forms)
-        return await self._start(form, label, self._plan.version)
+        version = await self._start(form, label, self._plan.version)
+        self._serves = True
+        return version
 
     async def _start(self, form: ModelForm, label: str, settings: VersionSettings) -> ModelVersion:
         version = ModelVersion(
-            label, functools.partial(start_model, form), settings, self._policy, self._figures, self._say
+            label, functools.partial(start_model, form, self._serves), settings, self._policy, self._figures, self._say
         )
         try:
             ready = await version.start()
@@ -104,7 +108,12 @@ class Starter:
         found: list[tuple[float, ModelForm]] = []
         for form in forms:
             version = ModelVersion(
-                self._name, functools.partial(start_model, form), alone, self._policy, self._figures, self._say
+                self._name,
+                functools.partial(start_model, form, self._serves),
+                alone,
+                self._policy,
+                self._figures,
+                self._say,
             )
             try:
                 ready = await version.start()

@@ -4,23 +4,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
+from time import monotonic
 from typing import Any
 
 import grpc
 import grpc.aio
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from stoker.serve.grpc.schema import SERVICE, message_class
-from stoker.serve.http.door import DEFAULT_PRIORITY, ClientBounds, OpenModel
-from stoker.serve.models.version import Encode, ModelVersion
+from stoker.serve.http.door import ClientBounds, OpenModel
+from stoker.serve.http.headers import DEFAULT_PRIORITY
+from stoker.serve.models.awaited import infer
+from stoker.serve.models.pending import Answering, Outputs
 from stoker.serve.protocol import answers
 from stoker.serve.protocol.datatypes import dtype_of, name_of
-from stoker.serve.protocol.requests import InferRequest, parse
+from stoker.serve.protocol.requests import InferRequest
 from stoker.serve.refusals import RequestRefused, malformed, too_late
 
 _STATUS = {
@@ -132,28 +133,24 @@ class GrpcDoor:
         return opened
 
     async def _infer(self, request: Any, context: Any) -> bytes:
-        loop = asyncio.get_running_loop()
-        arrived_s = loop.time()
+        arrived_s = monotonic()
         opened: OpenModel | None = None
         try:
             self._authenticate(context)
             opened = self._found(request.model_name, request.model_version)
-            retry_s = opened.model.current.policy.refusal_s(arrived_s, DEFAULT_PRIORITY)
+            version = opened.model.current
+            retry_s = version.policy.refusal_s(arrived_s, DEFAULT_PRIORITY)
             if retry_s is not None:
                 raise too_late(retry_s, f"the service has as much to do as it can; try again in {retry_s:.3f} s")
-            version = opened.model.current
-            body, head = _body(request)
-            found = parse(body, head, version.interface, version.settings.max_samples)
+            found = version.parser.parse(*_body(request))
             seconds = min(self._bounds.slo_s, found.timeout_s or self._bounds.slo_s)
-            answer, _ = await opened.model.infer(
-                found.inputs, found.samples, _encoder(opened.model.name, found), arrived_s + seconds, DEFAULT_PRIORITY
-            )
+            encode = _encoder(opened.model.name, found)
+            answer = await infer(opened.model, found, arrived_s + seconds, DEFAULT_PRIORITY, encode)
         except RequestRefused as refusal:
             if opened is not None:
                 opened.figures.outcomes[refusal.outcome] += 1
             return await context.abort(_STATUS[refusal.status], str(refusal))
-        opened.figures.outcomes["answered"] += 1
-        opened.figures.times.add(loop.time() - arrived_s)
+        opened.figures.answered(monotonic() - arrived_s)
         return answer
 
 
@@ -190,18 +187,15 @@ def _numbers(given: Any) -> bytes:
         raise malformed(f"`contents` of `{given.name[:80]}` must be in the range of {given.datatype}") from None
 
 
-def _encoder(model: str, request: InferRequest) -> Callable[[ModelVersion], Encode]:
-    def of(version: ModelVersion) -> Encode:
-        def encode(outputs: Mapping[str, npt.NDArray[np.generic]]) -> tuple[bytes, int | None]:
-            made = message_class("ModelInferResponse")(model_name=model, model_version=version.label, id=request.id)
-            for name, _ in request.outputs:
-                array = outputs[name]
-                made.outputs.add(name=name, datatype=name_of(array.dtype), shape=array.shape)
-                made.raw_output_contents.append(array.tobytes())
-            for name, fact in version.interface.parameters.items():
-                setattr(made.parameters[name], _FACTS[type(fact)], fact)
-            return made.SerializeToString(), None
+def _encoder(model: str, request: InferRequest) -> Callable[[Answering, Outputs], bytes]:
+    def encode(version: Answering, outputs: Outputs) -> bytes:
+        made = message_class("ModelInferResponse")(model_name=model, model_version=version.label, id=request.id)
+        for name, _ in request.outputs:
+            array = outputs[name]
+            made.outputs.add(name=name, datatype=name_of(array.dtype), shape=array.shape)
+            made.raw_output_contents.append(array.tobytes())
+        for name, fact in version.interface.parameters.items():
+            setattr(made.parameters[name], _FACTS[type(fact)], fact)
+        return made.SerializeToString()
 
-        return encode
-
-    return of
+    return encode

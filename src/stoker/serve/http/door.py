@@ -1,37 +1,35 @@
-"""Inference over HTTP, as a raw ASGI callable: what each request passes, so it does little else.
+"""Inference over HTTP, as a raw ASGI callable, and the rules that all inference passes.
 
-A request that cannot be answered in time is refused before its body is read, let alone parsed.
+A request that cannot be answered in time is refused before its body is parsed, and before it is read where it comes in
+parts. Most come whole: ``whole_requests`` answers those without a task.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import hmac
 import re
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from time import monotonic
+from typing import Any
 
 from stoker.serve.figures import ModelFigures
+from stoker.serve.http.headers import Headers, RequestHeaders, answer_headers, read_headers, refusal_answer
+from stoker.serve.models.awaited import infer
+from stoker.serve.models.pending import Answering, Outputs
 from stoker.serve.models.served_model import ServedModel
-from stoker.serve.models.version import Encode, ModelVersion
 from stoker.serve.protocol import answers
-from stoker.serve.protocol.requests import InferRequest, parse
-from stoker.serve.refusals import RequestRefused, malformed, too_late
+from stoker.serve.protocol.requests import InferRequest
+from stoker.serve.refusals import RequestRefused, too_late
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
-_JSON, _BINARY = (b"content-type", b"application/json"), (b"content-type", b"application/octet-stream")
 _PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
-_PRIORITY = re.compile(rb"(?:^|,)\s*u\s*=\s*([0-7])\s*(?:,|$)")
-DEFAULT_PRIORITY = 3
-"""As RFC 9218 has it: 0 goes first, 7 last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +71,7 @@ class InferenceDoor:
     def __init__(self, models: Mapping[str, OpenModel], settings: ClientBounds, rest: Application) -> None:
         self._models = models
         self._by_path = {f"/v2/models/{name}/infer": opened for name, opened in models.items()}
+        self._by_url = {path.encode(): opened for path, opened in self._by_path.items()}
         self._settings = settings
         self._rest = rest
         self._held_bytes = 0
@@ -88,9 +87,9 @@ class InferenceDoor:
             return
         path = scope["path"]
         opened = self._by_path.get(path)
-        headers: Sequence[tuple[bytes, bytes]] = scope["headers"]
+        headers: Headers = scope["headers"]
         try:
-            self._authenticate(headers)
+            self.authenticate(headers)
             if opened is None:
                 opened = self._versioned(path)
             if opened is None:
@@ -103,28 +102,60 @@ class InferenceDoor:
             return
         await self._infer(opened, headers, receive, send)
 
-    async def _infer(
-        self, opened: OpenModel, headers: Sequence[tuple[bytes, bytes]], receive: Receive, send: Send
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        arrived_s = loop.time()
+    def inference(self, url: bytes) -> OpenModel | None:
+        """The model whose inference is at a URL, as clients mostly write it; None for any other."""
+        return self._by_url.get(url)
+
+    def authenticate(self, headers: Headers) -> None:
+        """Raises :class:`RequestRefused` without the token of the service."""
+        token = self._settings.token
+        if token is None:
+            return
+        given = next((value for name, value in headers if name == b"authorization"), b"")
+        if not hmac.compare_digest(given, b"Bearer " + token):
+            raise RequestRefused(401, "`Authorization` must be `Bearer` and the token of the service")
+
+    def admit(self, opened: OpenModel, priority: int, body_bytes: int, now_s: float) -> None:
+        """Holds a request of such a size until :meth:`release`.
+
+        Raises:
+            RequestRefused: it is too large or cannot be answered in time.
+        """
+        bounds = self._settings
+        if body_bytes > bounds.max_body_bytes:
+            raise RequestRefused(413, f"`body` must have at most {bounds.max_body_bytes} bytes, got {body_bytes}")
+        if self._held_bytes + body_bytes > bounds.max_held_bytes:
+            raise too_late(1.0, f"requests of {bounds.max_held_bytes} bytes are being answered")
+        retry_s = opened.model.current.policy.refusal_s(now_s, priority)
+        if retry_s is not None:
+            raise too_late(retry_s, "the service has as much to do as it can answer in time")
+        self._held_bytes += body_bytes
+
+    def release(self, body_bytes: int) -> None:
+        """A request of such a size has ended."""
+        self._held_bytes -= body_bytes
+
+    def parsed(
+        self, opened: OpenModel, found: RequestHeaders, body: bytes, arrived_s: float
+    ) -> tuple[InferRequest, float]:
+        """The request in a body, and its deadline; raises :class:`RequestRefused`."""
+        request = opened.model.current.parser.parse(body, found.json_bytes)
+        seconds = self._settings.slo_s
+        if request.timeout_s is not None:
+            seconds = min(seconds, request.timeout_s)
+        return request, arrived_s + seconds
+
+    async def _infer(self, opened: OpenModel, headers: Headers, receive: Receive, send: Send) -> None:
+        arrived_s = monotonic()
         held_bytes = 0
         try:
-            found = _read_headers(headers)
-            self._admit(opened, found, arrived_s)
+            found = read_headers(headers)
+            self.admit(opened, found.priority, found.content_bytes, arrived_s)
             held_bytes = found.content_bytes
-            self._held_bytes += held_bytes
             body = await self._read(receive, arrived_s)
-            request = parse(
-                body, found.json_bytes, opened.model.current.interface, opened.model.current.settings.max_samples
-            )
-            seconds = self._settings.slo_s
-            if request.timeout_s is not None:
-                seconds = min(seconds, request.timeout_s)
-            encoder = _encoder(opened.model.name, request)
-            answer = await opened.model.infer(
-                request.inputs, request.samples, encoder, arrived_s + seconds, found.priority
-            )
+            request, deadline_s = self.parsed(opened, found, body, arrived_s)
+            encode = functools.partial(encoded, opened.model.name, request)
+            answer, json_bytes = await infer(opened.model, request, deadline_s, found.priority, encode)
         except RequestRefused as refusal:
             opened.figures.outcomes[refusal.outcome] += 1
             await refuse(send, refusal)
@@ -133,31 +164,10 @@ class InferenceDoor:
             opened.figures.outcomes["cancelled"] += 1
             return
         finally:
-            self._held_bytes -= held_bytes
-        opened.figures.outcomes["answered"] += 1
-        opened.figures.times.add(loop.time() - arrived_s)
-        await _send(send, answer)
-
-    def _admit(self, opened: OpenModel, found: _Headers, now_s: float) -> None:
-        """Raises for a request that is too large or cannot be answered in time."""
-        bounds = self._settings
-        if found.content_bytes > bounds.max_body_bytes:
-            raise RequestRefused(
-                413, f"`body` must have at most {bounds.max_body_bytes} bytes, got {found.content_bytes}"
-            )
-        if self._held_bytes + found.content_bytes > bounds.max_held_bytes:
-            raise too_late(1.0, f"requests of {bounds.max_held_bytes} bytes are being answered")
-        retry_s = opened.model.current.policy.refusal_s(now_s, found.priority)
-        if retry_s is not None:
-            raise too_late(retry_s, "the service has as much to do as it can answer in time")
-
-    def _authenticate(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        token = self._settings.token
-        if token is None:
-            return
-        given = next((value for name, value in headers if name == b"authorization"), b"")
-        if not hmac.compare_digest(given, b"Bearer " + token):
-            raise RequestRefused(401, "`Authorization` must be `Bearer` and the token of the service")
+            self.release(held_bytes)
+        opened.figures.answered(monotonic() - arrived_s)
+        await send({"type": "http.response.start", "status": 200, "headers": answer_headers(len(answer), json_bytes)})
+        await send({"type": "http.response.body", "body": answer})
 
     def _versioned(self, path: str) -> OpenModel | None:
         """The model of an inference that names its version, or one that is not served; None for another path."""
@@ -213,64 +223,13 @@ class InferenceDoor:
                 task.cancel()
 
 
-class _Headers(NamedTuple):
-    content_bytes: int
-    json_bytes: int | None
-    priority: int
-
-
-def _read_headers(headers: Sequence[tuple[bytes, bytes]]) -> _Headers:
-    found = dict(headers)
-    content, head = found.get(b"content-length"), found.get(b"inference-header-content-length")
-    priority, encoding = found.get(b"priority"), found.get(b"content-encoding")
-    if encoding is not None and encoding != b"identity":
-        raise RequestRefused(415, f"`Content-Encoding` must be identity, got {encoding[:20].decode('latin-1')!r}")
-    match = _PRIORITY.search(priority) if priority is not None else None
-    return _Headers(
-        0 if content is None else _whole("Content-Length", content),
-        None if head is None else _whole("Inference-Header-Content-Length", head),
-        DEFAULT_PRIORITY if match is None else int(match[1]),
-    )
-
-
-def _whole(name: str, value: bytes) -> int:
-    if not value.isdigit() or len(value) > 15:
-        raise malformed(f"`{name}` must be a whole number, got {value[:20].decode('latin-1')!r}")
-    return int(value)
-
-
-def _encoder(model: str, request: InferRequest) -> Callable[[ModelVersion], Encode]:
-    def of(version: ModelVersion) -> Encode:
-        parameters = version.interface.parameters
-
-        def encode(outputs: Mapping[str, npt.NDArray[np.generic]]) -> tuple[bytes, int | None]:
-            return answers.answer(model, version.label, request.id, outputs, request.outputs, parameters)
-
-        return encode
-
-    return of
-
-
-async def _send(send: Send, answer: tuple[bytes, int | None]) -> None:
-    body, json_bytes = answer
-    headers = [(b"content-length", b"%d" % len(body)), _JSON]
-    if json_bytes is not None:
-        headers[1:] = [_BINARY, (b"inference-header-content-length", b"%d" % json_bytes)]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def encoded(model: str, request: InferRequest, version: Answering, outputs: Outputs) -> tuple[bytes, int | None]:
+    """The body of an answer, and the length of its JSON where binary tensors follow."""
+    return answers.answer(model, version.label, request, outputs, version.interface.parameters)
 
 
 async def refuse(send: Send, refusal: RequestRefused) -> None:
     """Sends a refusal."""
-    body = answers.error(str(refusal))
-    headers = [(b"content-length", b"%d" % len(body)), _JSON]
-    if refusal.retry_after_s is not None:
-        # Whole seconds in the standard's header, so at least 1; ours is exact.
-        headers += [
-            (b"retry-after", b"%d" % max(1, round(refusal.retry_after_s))),
-            (b"stoker-retry-after-ms", b"%d" % max(1, round(refusal.retry_after_s * 1e3))),
-        ]
-    if refusal.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
+    headers, body = refusal_answer(refusal)
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

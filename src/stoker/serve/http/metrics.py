@@ -37,6 +37,9 @@ class ServiceCollector(Collector):
         batches = CounterMetricFamily("stoker_serve_batches", "Batches that engines computed.", labels=["model"])
         samples = CounterMetricFamily("stoker_serve_samples", "Samples of these batches.", labels=["model"])
         compute = CounterMetricFamily("stoker_serve_compute_seconds", "Seconds in engines.", labels=["model"])
+        handover = CounterMetricFamily(
+            "stoker_serve_handover_seconds", "Seconds of batches between queue and engines.", labels=["model"]
+        )
         retries = CounterMetricFamily(
             "stoker_serve_retries", "Requests that lost their engine and ran again.", labels=["model"]
         )
@@ -49,13 +52,14 @@ class ServiceCollector(Collector):
             times.add_metric([name], _buckets(seen.times), seen.times.sum_s)
             for family, value in (
                 (batches, seen.batches), (samples, seen.batched_samples), (compute, seen.compute_s),
+                (handover, seen.handover_s),
                 (retries, seen.retries),
             ):  # fmt: skip
                 family.add_metric([name], value)
             for version in opened.model.versions:
                 waiting.add_metric([name, version.label], version.policy.num_waiting)
                 engines.add_metric([name, version.label], version.pool.num_ready)
-        yield from (requests, times, batches, samples, compute, retries, waiting, engines)
+        yield from (requests, times, batches, samples, compute, handover, retries, waiting, engines)
 
 
 def _buckets(times: LatencyHistogram) -> list[tuple[str, float]]:

@@ -152,6 +152,7 @@ def status_of(opened: OpenModel) -> dict[str, object]:
         "answers": model.current.label,
         "outcomes": dict(opened.figures.outcomes),
         "retries": opened.figures.retries,
+        "handover_s": opened.figures.handover_s / max(1, opened.figures.batches),
     }
 
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from stoker.core.errors import ServingError
 from stoker.serve.engine import TensorSpec
-from stoker.serve.models.version import Encode, ModelVersion
-from stoker.serve.refusals import RequestRefused
+from stoker.serve.models.pending import Pending
+from stoker.serve.models.version import ModelVersion
 
 MakeVersion = Callable[[str, str], Awaitable[ModelVersion]]
 """Starts a version from where its model is and its label; raises :class:`ServingError`."""
@@ -107,21 +105,17 @@ class ServedModel:
         self._current = await self._next(source)
         return self._current
 
-    async def infer(
-        self, inputs: Sequence[npt.NDArray[np.generic]], samples: int, encode_for: Callable[[ModelVersion], Encode],
-        deadline_s: float, priority: int,
-    ) -> tuple[bytes, int | None]:  # fmt: skip
-        """The answer of one version; what a new version fails at on trial, the old one answers.
-
-        Takes what :meth:`ModelVersion.infer` takes, with the encoder of a version, and raises what that raises.
-        """
+    def submit(self, item: Pending) -> None:
+        """Has one version answer a request; what a new version fails at on trial, the old one answers."""
         version = self._route()
-        try:
-            return await version.infer(inputs, samples, encode_for(version), deadline_s, priority)
-        except RequestRefused as refusal:
-            if refusal.status != 500 or version is self.current:
-                raise
-        return await self.current.infer(inputs, samples, encode_for(self.current), math.inf, priority)
+        if version is not self._current:
+            item.on_failure = self._once_more
+        version.submit(item)
+
+    def _once_more(self, item: Pending) -> None:
+        item.on_failure = None
+        item.deadline_s = math.inf
+        self.current.submit(item)
 
     async def swap(self, plan: SwapPlan) -> SwapOutcome:
         """Warms a new version, gives it a share of the requests, then all; back to the old one if it fails.

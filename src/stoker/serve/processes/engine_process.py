@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import socket
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from stoker.core.slots.ring import Mapping
-from stoker.core.slots.writers import SlotWriter
-from stoker.serve.engine import Arrays, Model, ModelEngine, TensorSpec
+from stoker.serve.engine import Model, ModelEngine, TensorSpec
 from stoker.serve.processes.messages import (
     FRAMING,
     BatchDone,
@@ -21,11 +19,11 @@ from stoker.serve.processes.messages import (
     Birth,
     EngineMessage,
     Failure,
-    TensorPlace,
     pack,
     unpack,
     warm,
 )
+from stoker.serve.processes.places import array_at, placed
 from stoker.wire.polled import PolledChannel
 
 _REPEATS = 3
@@ -46,6 +44,8 @@ class EngineProcess:
         self._channel: PolledChannel[EngineMessage] = PolledChannel(sock, FRAMING, blocking=True)
         self._ring = ring
         self._birth = birth
+        self._memory: dict[int, npt.NDArray[np.uint8]] = {}
+        """The bytes of slots, by their numbers."""
 
     def run(self, model: Model) -> None:
         """Makes the engine, measures it, and computes what comes."""
@@ -61,50 +61,45 @@ class EngineProcess:
                 self._compute(engine, unpack(frame.body, BatchRun))
 
     def _compute(self, engine: ModelEngine, run: BatchRun) -> None:
-        view = self._ring.view(run.slot * self._birth.slot_bytes, self._birth.slot_bytes)
+        memory = self._memory.get(run.slot)
+        if memory is None:
+            memory = self._ring.view(run.slot * self._birth.slot_bytes, self._birth.slot_bytes)
+            self._memory[run.slot] = memory
         begun_s = time.perf_counter()
         try:
             inputs = {
-                spec.name: array_at(view, place, spec.dtype)
-                for spec, place in zip(engine.interface.inputs, run.inputs, strict=True)
+                spec.name: array_at(memory, offset, shape, spec.dtype)
+                for spec, offset, shape in zip(engine.interface.inputs, run.offsets, run.shapes, strict=True)
             }
             outputs = engine.run(inputs)
-            places = self._leave(outputs, engine.interface.outputs, view, run.used_bytes)
+            arrays = [_checked(outputs[spec.name], spec) for spec in engine.interface.outputs]
+            offsets = _left(arrays, memory, run.used_bytes)
         except Exception as error:  # of the user's model, for these inputs
             self._channel.send(EngineMessage.BROKEN, pack(Failure(told(error), run.batch)))
             return
-        self._channel.send(EngineMessage.DONE, pack(BatchDone(run.batch, time.perf_counter() - begun_s, places)))
-
-    def _leave(
-        self, outputs: Arrays, specs: tuple[TensorSpec, ...], view: npt.NDArray[np.uint8], used_bytes: int
-    ) -> list[TensorPlace]:
-        writer = SlotWriter(view)
-        writer.used_bytes = used_bytes
-        places: list[TensorPlace] = []
-        for spec in specs:
-            array = outputs[spec.name]
-            if array.dtype != spec.dtype or not spec.fits(array.shape):
-                raise ValueError(
-                    f"`{spec.name}` must be {spec.dtype} of shape {spec.shape}, got {array.dtype} {array.shape}"
-                )
-            offset = writer.reserve(array.nbytes)
-            if offset is None:
-                raise ValueError(
-                    f"`{spec.name}` has {array.nbytes} bytes, more than are left in a slot of {len(view)}; "
-                    "allow more with --slot-bytes"
-                )
-            place = TensorPlace(offset, array.shape, array.dtype.str)
-            array_at(view, place, array.dtype)[...] = array
-            places.append(place)
-        return places
+        took_s = time.perf_counter() - begun_s
+        self._channel.send(
+            EngineMessage.DONE, pack(BatchDone(run.batch, took_s, offsets, [array.shape for array in arrays]))
+        )
 
 
-def array_at(view: npt.NDArray[np.uint8], place: TensorPlace, dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
-    """The tensor at a place of a slot; raises ``ValueError`` where it would be outside."""
-    size = math.prod(place.shape) * dtype.itemsize
-    if place.offset < 0 or size < 0 or place.offset + size > len(view):
-        raise ValueError(f"`place` must be within {len(view)} bytes, got {size} at {place.offset}")
-    return view[place.offset : place.offset + size].view(dtype).reshape(place.shape)
+def _checked(array: npt.NDArray[np.generic], spec: TensorSpec) -> npt.NDArray[np.generic]:
+    if array.dtype != spec.dtype or not spec.fits(array.shape):
+        raise ValueError(f"`{spec.name}` must be {spec.dtype} of shape {spec.shape}, got {array.dtype} {array.shape}")
+    return array
+
+
+def _left(arrays: Sequence[npt.NDArray[np.generic]], memory: npt.NDArray[np.uint8], used_bytes: int) -> list[int]:
+    """Copies outputs behind the inputs; where each is."""
+    places = placed([array.nbytes for array in arrays], used_bytes, len(memory))
+    if places is None:
+        size = sum([array.nbytes for array in arrays])
+        raise ValueError(
+            f"outputs have {size} bytes, more than are left in a slot of {len(memory)}; allow more with --slot-bytes"
+        )
+    for array, offset in zip(arrays, places.offsets, strict=True):
+        array_at(memory, offset, array.shape, array.dtype)[...] = array
+    return places.offsets
 
 
 def measure(

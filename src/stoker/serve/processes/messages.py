@@ -60,22 +60,14 @@ class Failure(msgspec.Struct, array_like=True):
     batch: int = -1
 
 
-class TensorPlace(msgspec.Struct, array_like=True):
-    """Where a tensor is in a slot."""
-
-    offset: int
-    shape: tuple[int, ...]
-    dtype: str = ""
-    """NumPy's code, for outputs; that of an input is its interface's."""
-
-
 class BatchRun(msgspec.Struct, array_like=True):
     """A batch."""
 
     batch: int
     slot: int
-    inputs: list[TensorPlace]
-    """In the order of the interface."""
+    offsets: list[int]
+    """Places of its inputs in the slot, in the order of the interface."""
+    shapes: list[tuple[int, ...]]
     used_bytes: int
     """What inputs take of the slot; outputs go behind."""
 
@@ -85,7 +77,8 @@ class BatchDone(msgspec.Struct, array_like=True):
 
     batch: int
     took_s: float
-    outputs: list[TensorPlace]
+    offsets: list[int]
+    shapes: list[tuple[int, ...]]
 
 
 class _Spec(msgspec.Struct, array_like=True):

@@ -9,8 +9,10 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from time import monotonic
+
+import numpy as np
+import numpy.typing as npt
 
 from stoker.core.errors import ServingError, WireError
 from stoker.core.slots.ring import Ring
@@ -26,6 +28,7 @@ from stoker.serve.processes.messages import (
     ready_of,
     unpack,
 )
+from stoker.serve.processes.pooled import GivenBatch, PooledEngine, PoolListener, PoolSettings
 from stoker.wire.framing import Frame
 from stoker.wire.polled import PolledChannel
 
@@ -36,73 +39,6 @@ _FORK_S = 10.0
 """A process with a loaded model that does not fork for so long hangs: it is replaced."""
 _BACK_OFF_S = (0.0, 0.0, 0.1, 0.5, 2.0, 5.0)
 """Before an engine or a model is started again, by how many were lost in a row before they were ready."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PoolSettings:
-    """Engines of one version.
-
-    Attributes:
-        engines: processes that compute.
-        max_batch: most samples that they are measured with.
-        slot_bytes: room for the inputs and outputs of a batch; only what is used takes memory.
-        start_s: that loading and warming may take.
-        measure_s: that an engine may spend on measuring its costs.
-    """
-
-    engines: int = 2
-    max_batch: int = 32
-    slot_bytes: int = 256 << 20
-    start_s: float = 300.0
-    measure_s: float = 5.0
-
-    def __post_init__(self) -> None:
-        for name in ("engines", "max_batch", "slot_bytes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}")
-
-
-@dataclass(eq=False)
-class PooledEngine:
-    """One engine, as the service sees it."""
-
-    number: int
-    channel: PolledChannel[EngineMessage]
-    pidfd: int = -1
-    asked_s: float = 0.0
-    """When it was asked for."""
-    ready: EngineReady | None = None
-    slot: int | None = None
-    """That it computes in; None while it is idle."""
-    since_s: float = 0.0
-    """When its batch began."""
-    limit_s: float = 0.0
-    """After which it is taken to hang."""
-    killed: bool = False
-
-
-class PoolListener(Protocol):
-    """Who gives engines work."""
-
-    def engine_idle(self) -> None:
-        """An engine can take a batch."""
-        ...
-
-    def engines_changed(self, ready: int) -> None:
-        """Engines have become warm, or were lost."""
-        ...
-
-    def batch_done(self, engine: PooledEngine, done: BatchDone) -> None:
-        """A batch is computed; its slot is free after the call."""
-        ...
-
-    def batch_broken(self, engine: PooledEngine, failure: Failure) -> None:
-        """The model raised."""
-        ...
-
-    def batch_lost(self, engine: PooledEngine) -> None:
-        """The engine ended with a batch."""
-        ...
 
 
 class EnginePool:
@@ -121,7 +57,9 @@ class EnginePool:
         say: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.settings = settings
-        self.ring = Ring(0, settings.slot_bytes, settings.engines)
+        # Of an engine: the batch that it computes, the next one, and the last one, of which answers are made.
+        self.ring = Ring(0, settings.slot_bytes, 3 * settings.engines)
+        self._memory: dict[int, npt.NDArray[np.uint8]] = {}
         self.engines: dict[int, PooledEngine] = {}
         self.idle: list[PooledEngine] = []
         """Ready and without a batch; the one used last at the end, since it is warmest."""
@@ -166,10 +104,24 @@ class EnginePool:
         """Engines that are warm."""
         return sum(each.ready is not None for each in self.engines.values())
 
+    def memory(self, slot: int) -> npt.NDArray[np.uint8]:
+        """The bytes of a slot."""
+        found = self._memory.get(slot)
+        if found is None:
+            found = self._memory[slot] = self.ring.view(slot, self.ring.slot_bytes)
+        return found
+
+    @property
+    def running_alone(self) -> list[PooledEngine]:
+        """Engines that compute, and have nothing to do after that."""
+        return [engine for engine in self.engines.values() if len(engine.given) == 1 and not engine.killed]
+
     def run(self, engine: PooledEngine, run: BatchRun, now_s: float, limit_s: float) -> None:
-        """Gives an idle engine a batch; the listener hears of its end."""
-        self.idle.remove(engine)
-        engine.slot, engine.since_s, engine.limit_s = run.slot, now_s, limit_s
+        """Gives an engine a batch, after the one that it has; the listener hears of its end."""
+        if not engine.given:
+            self.idle.remove(engine)
+            engine.since_s = now_s
+        engine.given.append(GivenBatch(run.slot, limit_s))
         try:
             engine.channel.send(EngineMessage.RUN, pack(run))
         except OSError:
@@ -180,7 +132,7 @@ class EnginePool:
         for engine in list(self.engines.values()):
             if engine.killed:
                 continue
-            if engine.slot is not None and now_s - engine.since_s > engine.limit_s:
+            if engine.given and now_s - engine.since_s > engine.given[0].limit_s:
                 self._say(f"`{self._name}`: an engine hangs for {now_s - engine.since_s:.1f} s, it is replaced")
                 self.kill(engine)
             elif engine.ready is None and now_s - engine.asked_s > self.settings.start_s:
@@ -214,6 +166,7 @@ class EnginePool:
             process, self._process = self._process, None
             process.kill()
             await self._loop.run_in_executor(None, process.wait)
+        self._memory.clear()
         self.ring.close()
         if not self._first.done():
             self._first.cancel()
@@ -259,14 +212,13 @@ class EnginePool:
             return
         ours, theirs = socket.socketpair()
         self._numbers += 1
-        engine = PooledEngine(self._numbers, PolledChannel(ours, FRAMING, blocking=False), asked_s=self._loop.time())
+        engine = PooledEngine(self._numbers, PolledChannel(ours, FRAMING, blocking=False), asked_s=monotonic())
         self.engines[engine.number] = engine
         self._loop.add_reader(ours.fileno(), self._hear, engine)
-        settings = self.settings
-        ring = self.ring
-        birth = Birth(
-            engine.number, ring.slot_bytes * ring.num_slots, ring.slot_bytes, settings.max_batch, settings.measure_s
-        )
+        settings, ring = self.settings, self.ring
+        # One that takes the place of another costs what that did: it is only warmed.
+        measure_s = 0.0 if self._first.done() else settings.measure_s
+        birth = Birth(engine.number, ring.slot_bytes * ring.num_slots, ring.slot_bytes, settings.max_batch, measure_s)
         # Sockets take a few hundred bytes at once: what is sent here never waits.
         with theirs, contextlib.suppress(OSError):
             self._model.send(EngineMessage.FORK, pack(birth), (theirs.fileno(), ring.fd))
@@ -294,19 +246,21 @@ class EnginePool:
             self._fail(unpack(frame.body, Failure).text)
         elif frame.kind is EngineMessage.DONE:
             done = unpack(frame.body, BatchDone)
-            self._listener.batch_done(engine, done)
-            self._free(engine)
+            self._listener.batch_done(engine, self._freed(engine), done)
         elif frame.kind is EngineMessage.BROKEN:
+            self.ring.give_back(self._freed(engine))
             self._listener.batch_broken(engine, unpack(frame.body, Failure))
-            self._free(engine)
-
-    def _free(self, engine: PooledEngine) -> None:
-        assert engine.slot is not None
-        self.ring.give_back(engine.slot)
-        engine.slot = None
-        if not engine.killed:
-            self.idle.append(engine)
             self._listener.engine_idle()
+
+    def _freed(self, engine: PooledEngine) -> int:
+        """The slot of the batch that an engine has computed."""
+        if not engine.given:
+            raise WireError("an engine must answer once for each batch")
+        slot = engine.given.popleft().slot
+        engine.since_s = monotonic()
+        if not engine.given and not engine.killed:
+            self.idle.append(engine)
+        return slot
 
     def _engine_lost(self, engine: PooledEngine) -> None:
         """Its socket is closed: it ends, and its memory is unmapped already, so that its slot can be used."""
@@ -318,8 +272,9 @@ class EnginePool:
         if engine.ready is None:
             self._failures += 1
         self._listener.engines_changed(self.num_ready)
-        if engine.slot is not None:
-            self.ring.give_back(engine.slot)
+        if engine.given:
+            for each in engine.given:
+                self.ring.give_back(each.slot)
             self._listener.batch_lost(engine)
         self._later(self._fork)
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from stoker.serve.engine import Interface, TensorSpec
 from stoker.serve.protocol.datatypes import name_of
-from stoker.serve.protocol.requests import Parameters
+from stoker.serve.protocol.requests import InferRequest, Parameters
 
 EXTENSIONS = ("binary_tensor_data",)
 
@@ -34,32 +34,50 @@ class _Answer(msgspec.Struct, omit_defaults=True):
     parameters: Mapping[str, str | int | float | bool] = {}
 
 
+_MOST_HEADS = 64
+
+
 def answer(
-    model: str, version: str, request_id: str, outputs: Mapping[str, npt.NDArray[np.generic]],
-    wanted: Sequence[tuple[str, bool]], parameters: Mapping[str, str | int | float | bool],
+    model: str, version: str, request: InferRequest, outputs: Mapping[str, npt.NDArray[np.generic]],
+    parameters: Mapping[str, str | int | float | bool],
 ) -> tuple[bytes, int | None]:  # fmt: skip
     """The body of an answer, and the length of its JSON where binary tensors follow.
 
     Args:
         model: name.
         version: that computed it.
-        request_id: as the client sent it.
+        request: that is answered.
         outputs: by name; copied into the body.
-        wanted: names and whether each goes out as bytes.
-        parameters: facts about this answer.
+        parameters: of this version's answers.
     """
+    heads = request.heads
+    arrays = [outputs[name] for name, _ in request.outputs]
+    tails = [array.tobytes() for array, (_, binary) in zip(arrays, request.outputs, strict=True) if binary]
+    if heads is None or len(tails) < len(arrays):
+        head = _head(model, version, request, arrays, parameters)
+    else:
+        key = (version, *[array.shape for array in arrays])
+        known = heads.get(key)
+        if known is None:
+            if len(heads) >= _MOST_HEADS:
+                heads.clear()
+            known = heads[key] = _head(model, version, request, arrays, parameters)
+        head = known
+    return (b"".join((head, *tails)), len(head)) if tails else (head, None)
+
+
+def _head(
+    model: str, version: str, request: InferRequest, arrays: Sequence[npt.NDArray[np.generic]],
+    parameters: Mapping[str, str | int | float | bool],
+) -> bytes:  # fmt: skip
     described: list[_Output] = []
-    tails: list[bytes] = []
-    for name, binary in wanted:
-        array = outputs[name]
+    for array, (name, binary) in zip(arrays, request.outputs, strict=True):
         if binary:
-            tails.append(array.tobytes())
             found = _Output(name, name_of(array.dtype), array.shape, {"binary_data_size": array.nbytes})
         else:
             found = _Output(name, name_of(array.dtype), array.shape, data=array.reshape(-1).tolist())
         described.append(found)
-    head = _encode(_Answer(model, version, described, request_id, parameters))
-    return (b"".join((head, *tails)), len(head)) if tails else (head, None)
+    return _encode(_Answer(model, version, described, request.id, parameters))
 
 
 def metadata(model: str, versions: Sequence[str], interface: Interface) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Source: the Open Inference Protocol, "Inference Request JSON Object", and its ex
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -55,6 +55,7 @@ class InferRequest(msgspec.Struct, frozen=True):
         samples: size of the first axis; 1 for a model without a batch.
         outputs: names and whether each goes out as bytes, in the order asked for.
         timeout_s: that the client sets; None for the service's own.
+        heads: JSON of answers to requests of the same form, by what they depend on; None for a request of its own form.
     """
 
     id: str
@@ -62,7 +63,34 @@ class InferRequest(msgspec.Struct, frozen=True):
     samples: int
     outputs: list[tuple[str, bool]]
     timeout_s: float | None
+    heads: dict[object, bytes] | None = None
 
+
+class _Tensor(NamedTuple):
+    """An input as the JSON announces it: numbers there, or as many bytes behind it."""
+
+    shape: tuple[int, ...]
+    start: int
+    """Place of its bytes behind the JSON."""
+    array: npt.NDArray[np.generic] | None
+    """What the JSON holds; None where its bytes follow."""
+
+
+class _Plan(NamedTuple):
+    """What the JSON of a request says. Where all tensors follow it, another request with the same JSON has the same."""
+
+    id: str
+    tensors: list[_Tensor]
+    """In the order of the interface."""
+    tail_bytes: int
+    samples: int
+    outputs: list[tuple[str, bool]]
+    timeout_s: float | None
+    heads: dict[object, bytes] | None = None
+
+
+_MOST_PLANS, _MAX_PLAN_BYTES = 64, 4096
+"""Requests of one client mostly differ in their numbers alone: reading their JSON took half of a request's parsing."""
 
 _decoder = msgspec.json.Decoder(_Request)
 _numbers: dict[str, msgspec.json.Decoder[Any]] = {
@@ -73,53 +101,101 @@ _numbers: dict[str, msgspec.json.Decoder[Any]] = {
 }
 
 
-def parse(body: bytes | memoryview, header_bytes: int | None, interface: Interface, max_samples: int) -> InferRequest:
-    """The request in a body.
+class RequestParser:
+    """Reads the requests for one model.
 
     Args:
-        body: of HTTP, or of another protocol that carries the same.
-        header_bytes: length of its JSON, after which binary tensors follow; None where all of it is JSON.
         interface: of the model.
         max_samples: that one request may have.
-
-    Raises:
-        RequestRefused: the body breaks a rule of the protocol or of the model.
     """
-    if header_bytes is not None and not 0 <= header_bytes <= len(body):
-        raise malformed(
-            f"`Inference-Header-Content-Length` must be at most the body's {len(body)} bytes, got {header_bytes}"
-        )
-    text = body if header_bytes is None else memoryview(body)[:header_bytes]
-    try:
-        request = _decoder.decode(text)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise malformed(f"`body` must be an inference request as JSON: {str(error)[:200]}") from None
-    if len(request.id) > _MAX_ID:
-        raise malformed(f"`id` must have at most {_MAX_ID} characters, got {len(request.id)}")
-    inputs = _inputs(request, memoryview(body)[len(text) :], interface)
-    return InferRequest(
-        request.id, inputs, _samples(inputs, interface, max_samples), _outputs(request, interface), _timeout_s(request)
-    )
+
+    def __init__(self, interface: Interface, max_samples: int) -> None:
+        self._interface = interface
+        self._max_samples = max_samples
+        self._plans: dict[bytes, _Plan] = {}
+
+    @property
+    def num_known(self) -> int:
+        """Forms of requests that are kept."""
+        return len(self._plans)
+
+    def parse(self, body: bytes, header_bytes: int | None) -> InferRequest:
+        """The request in a body.
+
+        Args:
+            body: of HTTP, or of another protocol that carries the same.
+            header_bytes: length of its JSON, after which binary tensors follow; None where all of it is JSON.
+
+        Raises:
+            RequestRefused: the body breaks a rule of the protocol or of the model.
+        """
+        if header_bytes is None:
+            header_bytes = len(body)
+            plan = self._planned(body)
+        elif 0 <= header_bytes <= len(body):
+            head = body[:header_bytes]
+            plan = self._plans.get(head) or self._kept(head)
+        else:
+            raise malformed(
+                f"`Inference-Header-Content-Length` must be at most the body's {len(body)} bytes, got {header_bytes}"
+            )
+        if header_bytes + plan.tail_bytes != len(body):
+            raise malformed(
+                f"`{_BINARY}` of the inputs must sum to the {len(body) - header_bytes} bytes after the JSON, "
+                f"got {plan.tail_bytes}"
+            )
+        inputs: list[npt.NDArray[np.generic]] = []
+        for spec, (shape, start, array) in zip(self._interface.inputs, plan.tensors, strict=True):
+            if array is None:
+                array = np.ndarray(shape, spec.dtype, body, header_bytes + start)
+                if spec.dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
+                    raise malformed(f"`{spec.name}` must hold only 0 and 1 as its bytes")
+            inputs.append(array)
+        return InferRequest(plan.id, inputs, plan.samples, plan.outputs, plan.timeout_s, plan.heads)
+
+    def _kept(self, head: bytes) -> _Plan:
+        """What a JSON says, kept for the next request with the same."""
+        plan = self._planned(head)
+        # Whose requests have names will hardly send one twice.
+        if not plan.id and len(head) <= _MAX_PLAN_BYTES and all(each.array is None for each in plan.tensors):
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            plan = self._plans[head] = plan._replace(heads={})
+        return plan
+
+    def _planned(self, text: bytes) -> _Plan:
+        try:
+            request = _decoder.decode(text)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise malformed(f"`body` must be an inference request as JSON: {str(error)[:200]}") from None
+        if len(request.id) > _MAX_ID:
+            raise malformed(f"`id` must have at most {_MAX_ID} characters, got {len(request.id)}")
+        tensors, tail_bytes = _tensors(request, self._interface)
+        samples = _samples(tensors, self._interface, self._max_samples)
+        outputs = _outputs(request, self._interface)
+        return _Plan(request.id, tensors, tail_bytes, samples, outputs, _timeout_s(request))
 
 
-def _inputs(request: _Request, rest: memoryview, interface: Interface) -> list[npt.NDArray[np.generic]]:
-    found: dict[str, npt.NDArray[np.generic]] = {}
+def _tensors(request: _Request, interface: Interface) -> tuple[list[_Tensor], int]:
+    """The inputs in the order of the interface, and the bytes that follow the JSON."""
+    found: dict[str, _Tensor] = {}
     specs = {spec.name: spec for spec in interface.inputs}
+    tail_bytes = 0
     for each in request.inputs:
         spec = specs.get(each.name)
         if spec is None or each.name in found:
             known = ", ".join(specs)
             raise malformed(f"`inputs` must be {known}, each once, got `{each.name[:80]}`")
-        found[each.name], rest = _tensor(each, spec, rest)
+        found[each.name], size = _tensor(each, spec, tail_bytes)
+        tail_bytes += size
     if len(found) < len(specs):
         lacking = ", ".join(name for name in specs if name not in found)
         raise malformed(f"`inputs` must be {', '.join(specs)}; {lacking} is missing")
-    if len(rest):
-        raise malformed(f"`{_BINARY}` of the inputs must sum to the bytes after the JSON; {len(rest)} are left")
-    return [found[spec.name] for spec in interface.inputs]
+    return [found[spec.name] for spec in interface.inputs], tail_bytes
 
 
-def _tensor(given: _Input, spec: TensorSpec, rest: memoryview) -> tuple[npt.NDArray[np.generic], memoryview]:
+def _tensor(given: _Input, spec: TensorSpec, start: int) -> tuple[_Tensor, int]:
+    """A tensor and the bytes behind the JSON that it takes."""
     dtype = dtype_of(given.datatype, spec.name)
     if dtype != spec.dtype:
         raise malformed(f"`datatype` of `{spec.name}` must be {name_of(spec.dtype)}, got {given.datatype}")
@@ -129,15 +205,11 @@ def _tensor(given: _Input, spec: TensorSpec, rest: memoryview) -> tuple[npt.NDAr
     count = math.prod(shape)
     size = given.parameters.get(_BINARY)
     if size is None:
-        return _from_json(given, spec, count).reshape(shape), rest
+        return _Tensor(shape, start, _from_json(given, spec, count).reshape(shape)), 0
     expected = count * dtype.itemsize
-    if size is True or size != expected or expected > len(rest):
-        raise malformed(
-            f"`{_BINARY}` of `{spec.name}` must be {expected} bytes that follow the JSON, got {size}, {len(rest)} left"
-        )
-    if dtype.kind == "b" and np.frombuffer(rest[:expected], np.uint8).max(initial=0) > 1:
-        raise malformed(f"`{spec.name}` must hold only 0 and 1 as its bytes")
-    return np.frombuffer(rest[:expected], dtype).reshape(shape), rest[expected:]
+    if size is True or size != expected:
+        raise malformed(f"`{_BINARY}` of `{spec.name}` must be {expected} bytes, got {size}")
+    return _Tensor(shape, start, None), expected
 
 
 def _from_json(given: _Input, spec: TensorSpec, count: int) -> npt.NDArray[np.generic]:
@@ -169,13 +241,13 @@ def _nested(raw: bytes, spec: TensorSpec) -> npt.NDArray[np.generic]:
     return cast.reshape(-1)
 
 
-def _samples(inputs: list[npt.NDArray[np.generic]], interface: Interface, max_samples: int) -> int:
+def _samples(tensors: list[_Tensor], interface: Interface, max_samples: int) -> int:
     if not interface.is_batched:
         return 1
-    samples = inputs[0].shape[0]
-    for array in inputs:
-        if array.shape[0] != samples:
-            sizes = sorted({array.shape[0] for array in inputs})
+    samples = tensors[0].shape[0]
+    for each in tensors:
+        if each.shape[0] != samples:
+            sizes = sorted({each.shape[0] for each in tensors})
             raise malformed(f"`shape` of all inputs must begin with the same number of samples, got {sizes}")
     if samples > max_samples:
         raise malformed(f"`shape` must begin with at most {max_samples} samples, got {samples}")
@@ -205,4 +277,4 @@ def _timeout_s(request: _Request) -> float | None:
     return timeout * 1e-6
 
 
-__all__ = ["InferRequest", "Parameters", "RequestRefused", "RequestedOutput", "parse"]
+__all__ = ["InferRequest", "Parameters", "RequestParser", "RequestRefused", "RequestedOutput"]

@@ -175,7 +175,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             status = door.status()
             if status is None:
                 return self._text(HTTPStatus.SERVICE_UNAVAILABLE, "the worker does not answer\n")
-            return self._text(HTTPStatus.OK, metrics_of(status), "text/plain; version=0.0.4; charset=utf-8")
+            from stoker.cache.cluster.server.metrics import metrics_of  # of an extra, for those who ask
+
+            text, kind = metrics_of(status)
+            return self._text(HTTPStatus.OK, text.decode(), kind)
         name, _, key = path.lstrip("/").partition("/")
         mount = door.settings.mounts.get(name)
         if mount is None or not key or key.endswith("/") or len(path) > _MAX_PATH:
@@ -261,46 +264,3 @@ def range_of(header: str | None, size: int) -> tuple[int, int] | None:
         return (max(0, size - int(last)), size) if int(last) and size else None
     start, end = int(first), min(size, int(last) + 1 if last else size)
     return (start, end) if start < end else None
-
-
-_HELP = {
-    "hits": ("counter", "Pieces of pages that were served from this worker's store."),
-    "misses": ("counter", "Pieces of pages that were requested and not cached."),
-    "hit_bytes": ("counter", "Bytes served from this worker's store."),
-    "sent_bytes": ("counter", "Bytes sent to clients."),
-    "requests": ("counter", "Requests for ranges."),
-    "refused": ("counter", "Requests for paths that are not mounted or not granted."),
-    "fetches": ("counter", "Pages read from underlying stores."),
-    "fetched_bytes": ("counter", "Bytes read from underlying stores."),
-    "moved": (
-        "counter",
-        "Pages fetched from other workers: their owner, or the previous one just after the ring changed.",
-    ),
-    "moved_bytes": ("counter", "Bytes of these."),
-    "found": (
-        "counter",
-        "Cache hits in this worker's directories, including those of processes that map them.",
-    ),
-    "missed": ("counter", "Cache misses in this worker's directories."),
-    "store_failures": ("counter", "Reads of underlying stores that failed."),
-    "faults": ("counter", "Connections that ended by an unexpected error."),
-    "connections": ("gauge", "Open connections."),
-    "clients": ("gauge", "Connected clients that are not workers."),
-    "fetching": ("gauge", "Pages being fetched or waiting for it."),
-    "members": ("gauge", "Workers in the ring."),
-    "epoch": ("gauge", "Epoch of the ring."),
-    "draining": ("gauge", "1 while the worker drains."),
-    "uptime_s": ("gauge", "Seconds since the worker started."),
-}
-
-
-def metrics_of(status: Mapping[str, Any]) -> str:
-    """A worker's status in the text format of Prometheus."""
-    lines: list[str] = []
-    for key, (kind, text) in _HELP.items():
-        if key in status:
-            base = key.replace("uptime_s", "uptime_seconds")
-            name = f"stoker_cache_{base}_total" if kind == "counter" else f"stoker_cache_{base}"
-            value = float(status[key])
-            lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}", f"{name} {value:.17g}"]
-    return "\n".join(lines) + "\n"
