@@ -18,6 +18,7 @@ from stoker.deploy.importing.exporting import Captured, capture
 from stoker.deploy.importing.handlers import handlers
 from stoker.deploy.importing.matching import Matcher
 from stoker.deploy.importing.observing import numbers, observe, run, values_of
+from stoker.deploy.importing.rounding_layers import settled
 from stoker.deploy.importing.samples import BATCH, Samples
 from stoker.deploy.ir.bounds import accumulator
 from stoker.deploy.ir.graph import IntegerGraph
@@ -90,7 +91,8 @@ def import_module(module: torch.nn.Module, samples: Samples) -> ImportedModel:
         CalibrationError: a value is not finite; fields: value.
     """
     calibration = samples.part("calibrate")
-    captured = capture(module, tuple(each[:2] for each in calibration.inputs))
+    with settled(module):
+        captured = capture(module, tuple(each[:2] for each in calibration.inputs))
     graph = Matcher(captured, handlers()).graph()
     return ImportedModel(captured, graph, observe(captured, calibration.batches()))
 
