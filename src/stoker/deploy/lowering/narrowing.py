@@ -1,6 +1,6 @@
 """Which width becomes narrower next, from measured designs: greedy steps, least error for what is saved. Pure.
 
-Whoever measures asks :meth:`Narrowing.next_step` for a design, measures it whole, and answers by
+What measures asks :meth:`Narrowing.next_step` for a design, measures it whole, and answers by
 :meth:`Narrowing.measured`, until there is none.
 
 A step that looked good against an earlier design is measured again before it is taken, and only the most promising one
