@@ -94,7 +94,8 @@ def expected_flips(found: Array, real: Array) -> float:
 def _margins(found: Array, real: Array) -> tuple[Array, Array]:
     """What each loser is below the winner on real numbers, (samples, classes - 1), and how far whole ones are off."""
     rows, winners = np.arange(len(real)), real.argmax(axis=1)
-    losers: NDArray[np.bool_] = np.arange(real.shape[1]) != winners[:, None]
+    losers = np.ones(real.shape, dtype=np.bool_)
+    losers[rows, winners] = False
     margins, own = (
         (array[rows, winners][:, None] - array)[losers].reshape(len(real), -1).astype(np.float64)
         for array in (real, found)
