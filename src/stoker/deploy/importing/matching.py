@@ -113,7 +113,7 @@ class Matcher:
         self._names[node.name] = name
 
     def on_grid(self, node: fx.Node, name: str, grid: GivenGrid) -> None:
-        """A node's result is a value on a grid; one that has another grid already is written anew on this one."""
+        """A node's result is a value on a grid; one that has another grid already is rewritten on this one."""
         if self.grids.setdefault(name, grid) == grid:
             self.alias(node, name)
         else:

@@ -78,7 +78,7 @@ class MixedRecord(msgspec.Struct, frozen=True, kw_only=True):
     taken: int
     """Place of the design that was taken: the last before one that the accept split refused."""
     widths: list[NarrowedWidth]
-    """Of the design that was taken: those that differ from the widest."""
+    """Those of the design taken that differ from the widest."""
 
 
 class QuantisationRecord(msgspec.Struct, frozen=True, kw_only=True):
