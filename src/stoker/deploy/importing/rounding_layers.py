@@ -30,7 +30,7 @@ class RoundedWeight(nn.Module):
 
     The gradient passes rounding and clipping alike (Bengio et al., "Estimating or Propagating Gradients Through
     Stochastic Neurons for Conditional Computation", 2013): a weight beyond the range still moves, and the range with
-    it, because it is chosen anew in every pass.
+    it, because it is chosen again in every pass.
     """
 
     def __init__(self, bits: int) -> None:
