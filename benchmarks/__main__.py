@@ -78,6 +78,7 @@ BARS = (
     "memory_speed",
     "deploy_exact",
     "deploy_accuracy",
+    "deploy_tuning",
     "deploy_cpu",
     "sim_64gpu",
     "sim_bound",

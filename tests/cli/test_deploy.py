@@ -69,6 +69,27 @@ def test_the_answer_says_how_it_compares_and_twice_the_same(
     assert read_package(Path("out.pkg")).graph.operations[0].weight_bits == 8  # type: ignore[union-attr]
 
 
+def test_widths_become_narrower_within_a_loss(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--json", "--loss", "2%", "--width", "0=8/8"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    mixed = answer["mixed"]
+    costs = [each["cost"] for each in mixed["steps"]]
+    assert costs == sorted(costs, reverse=True)
+    assert costs[0] == 8 * (6 * 8 + 8 * 3)
+    assert answer["weight_bits"] == costs[mixed["taken"]] < costs[0]
+    assert all(each["search"] <= 0.02 for each in mixed["steps"])
+    assert mixed["steps"][mixed["taken"]]["accept"] <= 0.02
+    assert {each["layer"] for each in mixed["widths"]} == {"linear_1"}  # the other one was given
+    package = read_package(Path("out.pkg"))
+    assert [each.weight_bits for each in package.graph.operations] == [8, mixed["widths"][0]["bits"]]  # type: ignore[union-attr]
+    assert package.accuracy is not None
+    assert package.accuracy.mixed is not None
+    assert main([*command, "--loss", "2%", "--save", "multipliers"]) == 0
+    page = capsys.readouterr().out
+    assert "Widths that save multipliers" in page
+    assert "activations" in page
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -93,6 +114,8 @@ def test_mistakes_are_one_line(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (["--loss", "0.5"], "`--loss` must be a share in percent such as 0.5%, got '0.5'"),
+        (["--save", "memory"], "`--save` must go with `--loss`"),
         (["--weights", "1"], "`weights` must have 2 to 8 bits, got 1"),
         (["--width", "head"], "`--width` must be LAYER=WEIGHTS or LAYER=WEIGHTS/ACTIVATIONS in bits, got `head`"),
     ],

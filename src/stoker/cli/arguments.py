@@ -116,6 +116,26 @@ def amount(least: float, most: float, what: str = "a number") -> Callable[[str],
     return read
 
 
+def share(example: str) -> Callable[[str], float]:
+    """A parser for shares above 0 and below 1, written in percent.
+
+    Args:
+        example: such a share, for the message.
+    """
+
+    def read(text: str) -> float:
+        number, percent, rest = text.partition("%")
+        try:
+            value = float(number) / 100
+        except ValueError:
+            value = math.nan
+        if not percent or rest or not 0.0 < value < 1.0:
+            raise argparse.ArgumentTypeError(f"must be a share in percent such as {example}, got {text!r}")
+        return value
+
+    return read
+
+
 def duration(example: str) -> Callable[[str], float]:
     """A parser for positive times, in seconds.
 

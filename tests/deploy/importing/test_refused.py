@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,36 @@ def test_an_unknown_operation_is_named_with_file_and_line() -> None:
 def test_a_form_that_integers_do_not_have_is_refused(module: nn.Module, said: str) -> None:
     with pytest.raises(ModelImportError, match=said):
         import_module(module, samples(4))
+
+
+def zeroed(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    x = self.l(x)
+    x[:, 0] = 0
+    return x * 2
+
+
+def rectified_part(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    x = self.l(x)
+    torch.relu_(x[:, :2])
+    return x * 2
+
+
+@pytest.mark.parametrize("function", [zeroed, rectified_part])
+def test_what_is_written_to_a_part_of_a_value_is_refused(function: Callable[..., torch.Tensor]) -> None:
+    with pytest.raises(ModelImportError, match=r"part or a view|not among the operations"):
+        import_module(Of(function, l=nn.Linear(4, 4)), samples(4))
+
+
+def test_what_is_written_in_place_counts_though_its_result_is_not_read() -> None:
+    def rectified(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        x = self.l(x)
+        torch.relu_(x)
+        return x
+
+    torch.manual_seed(0)
+    found = quantise(Of(rectified, l=nn.Linear(4, 4)), samples(4))
+    given = {found.graph.inputs[0].name: samples(4).inputs[0].numpy()}
+    assert NumpyEngine(found.graph)(given)["output"].min() == 0.0
 
 
 def test_infinite_weights_are_named() -> None:

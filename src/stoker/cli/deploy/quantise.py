@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from stoker.cli.arguments import Parser, whole
+from stoker.cli.arguments import Parser, share, whole
 from stoker.cli.output import print_json
 from stoker.core.code.definitions import load_function, parted
 from stoker.core.errors import ConfigError
@@ -24,7 +24,8 @@ model's arguments, and labels after them if there are any. Half of the samples g
 ways to take them, a quarter only judges; give no samples of your test set.
 examples:
   stoker deploy quantise model.py:make --data calib.py:loader --out digits.pkg
-  stoker deploy quantise model.py:make --data calib.py:loader --out small.pkg --weights 4 --width head=8"""
+  stoker deploy quantise model.py:make --data calib.py:loader --out small.pkg --weights 4 --width head=8
+  stoker deploy quantise model.py:make --data calib.py:loader --out mixed.pkg --loss 0.5%"""
 
 
 class Answer(QuantisationRecord, frozen=True, kw_only=True):
@@ -46,8 +47,11 @@ def main(argv: list[str]) -> int:
     """
     arguments = _parser().parse_args(argv)
     widths = _widths(arguments)
+    if arguments.save is not None and arguments.loss is None:
+        raise ConfigError("`--save` must go with `--loss`, within which widths become narrower; add `--loss 0.5%`")
     torch = require("torch", extra="torch")
     require("safetensors.numpy", extra="deploy")
+    from stoker.deploy.importing.mixed import quantise_mixed
     from stoker.deploy.importing.quantising import quantise
     from stoker.deploy.importing.samples import gather
     from stoker.deploy.package.folder import write_package
@@ -58,7 +62,13 @@ def main(argv: list[str]) -> int:
     if not isinstance(module, torch.nn.Module):
         raise ConfigError(f"`{arguments.model}` must return a torch.nn.Module, got {type(module).__name__}")
     samples = gather(loader(), arguments.samples)
-    found = quantise(module, samples, name=arguments.model, widths=widths, shifts=arguments.shifts)
+    if arguments.loss is None:
+        found = quantise(module, samples, name=arguments.model, widths=widths, shifts=arguments.shifts)
+    else:
+        found = quantise_mixed(
+            module, samples, most=arguments.loss, name=arguments.model, widths=widths, shifts=arguments.shifts,
+            saved=arguments.save or "memory",
+        )  # fmt: skip
     digest = write_package(arguments.out, found.graph, arguments.model, found.record)
     if arguments.json:
         fields = {name: getattr(found.record, name) for name in found.record.__struct_fields__}
@@ -107,6 +117,14 @@ def _parser() -> Parser:
     add(
         "--width", action="append", default=[], metavar="LAYER=W[/A]",
         help="bits of one layer's weights and result, by the path of its module; may be repeated",
+    )  # fmt: skip
+    add(
+        "--loss", type=share("0.5%"), metavar="SHARE",
+        help="make widths of layers narrower, by measurement, within this share of changed decisions, such as 0.5%%",
+    )  # fmt: skip
+    add(
+        "--save", choices=("memory", "multipliers"), metavar="WHAT",
+        help="what `--loss` saves: memory (bits of weights; the default) or multipliers (bits that are multiplied)",
     )  # fmt: skip
     add("--shifts", action="store_true", help="scale results of layers by shifts only: no multipliers in hardware")
     add("--json", action="store_true", help="print the answer for programs")

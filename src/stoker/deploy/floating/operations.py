@@ -6,7 +6,7 @@ A size that is a multiple of the batch is written as a negative number: -4 is fo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -33,11 +33,41 @@ class _Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GivenGrid:
+    """Whole numbers that the imported graph itself puts a value on: ``scale * (q - zero_point)``."""
+
+    bits: int
+    signed: bool
+    scale: float
+    zero_point: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GivenWeights:
+    """Steps that weights of the imported graph are multiples of.
+
+    Attributes:
+        scales: by output channel.
+        bits: that hold the multiples.
+    """
+
+    scales: Real
+    bits: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FloatLinear(_Node):
-    """``y[..., o] = sum_i x[..., i] weight[o, i] + bias[o]``."""
+    """``y[..., o] = sum_i x[..., i] weight[o, i] + bias[o]``.
+
+    Attributes:
+        weight: outputs, inputs.
+        bias: by output.
+        given: steps of the weights; None: they are chosen.
+    """
 
     weight: Real
     bias: Real
+    given: GivenWeights | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +82,7 @@ class FloatConvolution(_Node):
         dilation: rows, columns.
         groups: of channels.
         flat: whether the input has one spatial axis.
+        given: steps of the weights; None: they are chosen.
     """
 
     weight: Real
@@ -61,6 +92,7 @@ class FloatConvolution(_Node):
     dilation: tuple[int, int]
     groups: int
     flat: bool
+    given: GivenWeights | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,9 +272,11 @@ class FloatGraph:
         outputs: names of its results, and of the operations or inputs that they are.
         operations: each after those that it reads.
         shapes: of every result and input, with the batch, negative.
+        grids: of values that the imported graph itself puts on whole numbers; others get theirs from samples.
     """
 
     inputs: tuple[FloatInput, ...]
     outputs: Mapping[str, str]
     operations: tuple[FloatOperation, ...]
     shapes: Mapping[str, tuple[int, ...]]
+    grids: Mapping[str, GivenGrid] = field(default_factory=lambda: {})

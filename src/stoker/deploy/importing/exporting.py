@@ -59,7 +59,7 @@ def capture(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Captured
     batch = torch.export.Dim("batch", min=1)
     training = {name for name, each in module.named_modules() if each.training}
     try:
-        module.eval()
+        _evaluating(module)
         program = torch.export.export(module, tuple(inputs), dynamic_shapes=_dynamic(module, inputs, batch))
     except Exception as error:  # whatever a user's forward and torch's tracer raise
         raise ModelImportError(
@@ -83,6 +83,14 @@ def capture(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Captured
         tuple(users),
         tuple(str(name) for name in signature.user_outputs),
     )
+
+
+def _evaluating(module: torch.nn.Module) -> None:
+    try:
+        module.eval()
+    except NotImplementedError:  # of a module that was exported itself: its graph has one mode
+        for each in module.modules():
+            each.training = False
 
 
 def _dynamic(module: torch.nn.Module, inputs: Sequence[torch.Tensor], batch: Any) -> dict[str, Any]:

@@ -31,21 +31,8 @@ from stoker.deploy.floating.operations import (
     FloatSoftmax,
     FloatSum,
 )
-from stoker.deploy.importing.matching import Handler, Matcher
-
-
-def arguments(node: fx.Node) -> dict[str, Any]:
-    """A node's arguments by the names of the operation's schema, defaults included."""
-    schema: Any = node.target._schema  # pyright: ignore[reportAttributeAccessIssue, reportFunctionMemberAccess]
-    found: dict[str, Any] = {}
-    for at, each in enumerate(schema.arguments):
-        if at < len(node.args):
-            found[each.name] = node.args[at]
-        elif each.name in node.kwargs:
-            found[each.name] = node.kwargs[each.name]
-        elif each.has_default_value():
-            found[each.name] = each.default_value
-    return found
+from stoker.deploy.importing.given_grids import GIVEN, given_weights
+from stoker.deploy.importing.matching import Handler, Matcher, arguments
 
 
 def _pair(given: Any, neutral: int = 0) -> tuple[int, int]:
@@ -64,7 +51,8 @@ def _linear(at: Matcher, node: fx.Node) -> None:
     given = arguments(node)
     weight = at.weight(node, given["weight"], "weight")
     bias = np.zeros(len(weight)) if given.get("bias") is None else at.weight(node, given["bias"], "bias")
-    at.add(FloatLinear, node, [at.value(node, given["input"])], weight=weight, bias=bias)
+    steps = given_weights(at, node, given["weight"])
+    at.add(FloatLinear, node, [at.value(node, given["input"])], weight=weight, bias=bias, given=steps)
 
 
 def _addmm(at: Matcher, node: fx.Node) -> None:
@@ -89,7 +77,7 @@ def _convolution(flat: bool) -> Handler:
         at.add(
             FloatConvolution, node, [at.value(node, given["input"])], weight=weight, bias=bias, padding=padding,
             stride=_flat(given["stride"], 1) if flat else _pair(given["stride"]), dilation=dilation,
-            groups=int(given["groups"]), flat=flat,
+            groups=int(given["groups"]), flat=flat, given=given_weights(at, node, given["weight"]),
         )  # fmt: skip
 
     return handle
@@ -291,11 +279,11 @@ def _mask(at: Matcher, node: fx.Node, given: dict[str, Any], rows: int, columns:
     if isinstance(found, str):
         raise at.refused(node, "`attn_mask` must be constant, and depends on an input")
     if found.dtype == torch.bool:
-        return np.array(found.tolist(), dtype=np.int8)
-    array = np.array(found.to(torch.float64).tolist())
-    if not (np.isneginf(array) | (array == 0)).all():
+        return None if found.all() else np.array(found.tolist(), dtype=np.int8)
+    least = found <= torch.finfo(found.dtype).min  # what some libraries write instead of -inf, which is less too
+    if not (least | (found == 0)).all():
         raise at.refused(node, "`attn_mask` must hold 0 and -inf only")
-    return (array == 0).astype(np.int8)
+    return np.array((~least).tolist(), dtype=np.int8) if least.any() else None
 
 
 def _softmax(at: Matcher, node: fx.Node) -> None:
@@ -531,6 +519,7 @@ HANDLERS: dict[str, Handler] = {
     **dict.fromkeys(("contiguous", "clone", "detach", "alias", "lift_fresh_copy", "identity"), _same_value),
     **dict.fromkeys(("to.dtype", "to.dtype_layout", "_to_copy", "to.device", "type_as"), _converted),
     "getitem": _part,
+    **GIVEN,
 }  # fmt: skip
 """By the operation's name and overload, without ``aten`` and ``default``; in-place forms are the same."""
 

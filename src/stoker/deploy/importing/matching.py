@@ -6,7 +6,7 @@ What belongs to which operation of torch is in ``handlers``; here are walking, f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,14 +19,32 @@ from stoker.deploy.floating.operations import (
     FloatGraph,
     FloatInput,
     FloatOperation,
+    FloatPointwise,
     FloatSlice,
+    GivenGrid,
 )
 from stoker.deploy.importing.exporting import Captured, layer, where
 
 Operand = str | torch.Tensor
 """The name of a computed value, or a constant."""
+_SIZES = (2, 3)
+"""Sizes of the batch at which what depends on that size alone is computed."""
 _Made = TypeVar("_Made", bound=FloatOperation)
 Handler = Callable[["Matcher", fx.Node], None]
+
+
+def arguments(node: fx.Node) -> dict[str, Any]:
+    """A node's arguments by the names of the operation's schema, defaults included."""
+    schema: Any = node.target._schema  # pyright: ignore[reportAttributeAccessIssue, reportFunctionMemberAccess]
+    found: dict[str, Any] = {}
+    for at, each in enumerate(schema.arguments):
+        if at < len(node.args):
+            found[each.name] = node.args[at]
+        elif each.name in node.kwargs:
+            found[each.name] = node.kwargs[each.name]
+        elif each.has_default_value():
+            found[each.name] = each.default_value
+    return found
 
 
 class Matcher:
@@ -35,15 +53,19 @@ class Matcher:
     Attributes:
         operations: made so far.
         shapes: of every value, with the batch, multiples of it negative.
+        grids: that the graph itself states, by value.
     """
 
     def __init__(self, captured: Captured, handlers: dict[str, Handler]) -> None:
         self.operations: list[FloatOperation] = []
         self.shapes: dict[str, tuple[int, ...]] = {}
+        self.grids: dict[str, GivenGrid] = {}
         self._captured = captured
         self._handlers = handlers
         self._constants: dict[str, Any] = dict(captured.tensors)
         """Tensors and numbers that no input reaches, by node."""
+        self._by_size: dict[str, tuple[Any, Any]] = {}
+        """Sizes, and what only the batch's size and constants reach, at two sizes; masks of all samples are such."""
         self._names: dict[str, str] = {}
         """What a node's result is called; views of nothing and in-place operations share names."""
         self._parts: dict[str, list[str]] = {}
@@ -58,7 +80,9 @@ class Matcher:
         """
         nodes = list(self._captured.graph_module.graph.nodes)
         by_name = {node.name: node for node in nodes}
-        needed = _needed([by_name[name] for name in self._captured.outputs if name in by_name])
+        needed = _needed([by_name[name] for name in self._captured.outputs if name in by_name], nodes)
+        if any(_writes(node) for node in nodes):  # what is folded in place must leave the module's tensors alone
+            self._constants = {name: tensor.clone() for name, tensor in self._captured.tensors.items()}
         inputs = [self._input(by_name[name]) for name in self._captured.inputs]
         for node in nodes:
             if node.op == "call_function" and node.name in needed and not self._folded(node):
@@ -69,8 +93,9 @@ class Matcher:
                 raise ModelImportError(f"output {at} must depend on an input of the model, got a constant", where="")
             outputs[f"output_{at}" if len(self._captured.outputs) > 1 else "output"] = self._names[name]
         return FloatGraph(
-            inputs=tuple(inputs), outputs=outputs, operations=tuple(self.operations), shapes=dict(self.shapes)
-        )
+            inputs=tuple(inputs), outputs=outputs, operations=tuple(self.operations), shapes=dict(self.shapes),
+            grids=dict(self.grids),
+        )  # fmt: skip
 
     def add(
         self, make: Callable[..., _Made], node: fx.Node, sources: Sequence[str], name: str = "", **given: Any
@@ -87,10 +112,24 @@ class Matcher:
         """A node's result is a value that exists."""
         self._names[node.name] = name
 
+    def on_grid(self, node: fx.Node, name: str, grid: GivenGrid) -> None:
+        """A node's result is a value on a grid; one that has another grid already is rewritten on this one."""
+        if self.grids.setdefault(name, grid) == grid:
+            self.alias(node, name)
+        else:
+            self.add(FloatPointwise, node, [name], function="clamp", arguments=(-np.inf, np.inf))
+            self.grids[node.name] = grid
+
     def replace(self, node: fx.Node) -> None:
-        """What an in-place operation wrote to is its result from now on."""
+        """What an in-place operation wrote to is its result from now on.
+
+        Raises:
+            ModelImportError: it wrote to a part of a value.
+        """
         written = node.args[0]
         assert isinstance(written, fx.Node)
+        if _is_view(written):
+            raise self.refused(node, f"must not write to `{written.name}`, a part or a view of another value")
         self._names[written.name] = self._names[node.name]
 
     def split(self, node: fx.Node, axis: int, sizes: Sequence[int]) -> None:
@@ -125,6 +164,8 @@ class Matcher:
                 return self._names[argument.name]
             if argument.name in self._constants:
                 return torch.as_tensor(self._constants[argument.name])
+            if argument.name in self._by_size:
+                return self._per_sample(node, argument.name)
             raise self.refused(node, f"`{argument.name}` must be computed from the model's inputs or constant")
         if isinstance(argument, (int, float)):
             return torch.tensor(float(argument), dtype=torch.float64)
@@ -185,7 +226,7 @@ class Matcher:
 
     def is_constant(self, node: Any) -> bool:
         """Whether an argument does not depend on an input."""
-        return not isinstance(node, fx.Node) or node.name in self._constants
+        return not isinstance(node, fx.Node) or node.name in self._constants or node.name in self._by_size
 
     def refused(self, node: fx.Node, rule: str) -> ModelImportError:
         """The error that says so, with the user's file and line."""
@@ -209,21 +250,43 @@ class Matcher:
         return FloatInput(name=node.name, shape=self.shapes[node.name], whole=whole)
 
     def _folded(self, node: fx.Node) -> bool:
-        """Computes a node that no input reaches; whether it was one."""
-        if not all(each.name in self._constants for each in node.all_input_nodes):
-            return False
+        """Computes a node that no input reaches, or only the batch's size; whether it was one."""
+        value, inputs = node.meta.get("val"), node.all_input_nodes
+        if isinstance(value, torch.SymInt):
+            if value.node.expr.free_symbols <= {self._batch}:
+                small, large = (int(value.node.expr.subs(self._batch, size)) for size in _SIZES)
+                self._by_size[node.name] = small, large
+            return True  # sizes are read where they are used
+        if all(each.name in self._constants for each in inputs):
+            self._constants[node.name] = _computed(node, self._constants)
+            return True
+        if all(each.name in self._constants or each.name in self._by_size for each in inputs):
+            small, large = (
+                _computed(node, self._constants | {name: each[at] for name, each in self._by_size.items()})
+                for at in range(len(_SIZES))
+            )
+            self._by_size[node.name] = small, large
+            return True
+        return False
 
-        def known(each: fx.Node) -> Any:
-            return self._constants[each.name]
+    def _per_sample(self, node: fx.Node, name: str) -> torch.Tensor:
+        """What only the batch's size reaches, as a constant whose axis of the batch has size 1.
 
-        arguments = fx.map_arg(node.args, known), fx.map_arg(node.kwargs, known)
-        with torch.no_grad():
-            assert callable(node.target)
-            self._constants[node.name] = node.target(*arguments[0], **arguments[1])
-        return True
+        Raises:
+            ModelImportError: it is not the same for each sample and each size.
+        """
+        small, large = (torch.as_tensor(each) for each in self._by_size[name])
+        if small.ndim == large.ndim:
+            for axis in (axis for axis in range(small.ndim) if small.shape[axis] != large.shape[axis]):
+                small, large = (
+                    each.narrow(axis, 0, 1) if _is_same_along(each, axis) else each for each in (small, large)
+                )
+        if not torch.equal(small, large):
+            raise self.refused(node, f"`{name}` must be the same for each sample, and depends on the size of the batch")
+        return small
 
     def _match(self, node: fx.Node) -> None:
-        if node.meta.get("val") is not None and isinstance(node.meta["val"], (torch.SymInt, int)):
+        if isinstance(node.meta.get("val"), int):
             return  # sizes are read where they are used
         if all(isinstance(each.meta.get("val"), (torch.SymInt, int)) for each in node.all_input_nodes):
             return  # made of sizes alone; what it is used for reads or refuses it
@@ -235,13 +298,58 @@ class Matcher:
         handler(self, node)
 
 
-def _needed(outputs: Sequence[fx.Node]) -> set[str]:
-    """Nodes that results depend on."""
-    found: set[str] = set()
-    waiting = list(outputs)
+def _computed(node: fx.Node, known: Mapping[str, Any]) -> Any:
+    """What a node computes of values of the nodes that it reads."""
+    arguments = fx.map_arg((node.args, node.kwargs), lambda each: known[each.name])
+    with torch.no_grad():
+        assert callable(node.target)
+        return node.target(*arguments[0], **arguments[1])
+
+
+def _is_same_along(tensor: torch.Tensor, axis: int) -> bool:
+    return bool((tensor == tensor.narrow(axis, 0, 1)).all())
+
+
+def _needed(outputs: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> set[str]:
+    """Nodes that results depend on, those included that write to what these read."""
+    found = _reached(outputs, set())
+    while True:
+        before = len(found)
+        for node in nodes:
+            if node.name not in found and _writes(node) and not found.isdisjoint(_written(node)):
+                found = _reached([node], found)
+        if len(found) == before:
+            return found
+
+
+def _reached(outputs: Sequence[fx.Node], known: set[str]) -> set[str]:
+    """Nodes that some depend on, and those known."""
+    found, waiting = set(known), list(outputs)
     while waiting:
         node = waiting.pop()
         if node.name not in found:
             found.add(node.name)
             waiting += node.all_input_nodes
+    return found
+
+
+def _writes(node: fx.Node) -> bool:
+    """Whether a node changes what it reads."""
+    schema: Any = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Whether a node's result is memory of what it reads, without being the same value."""
+    schema: Any = getattr(node.target, "_schema", None)
+    return schema is not None and not schema.is_mutable and any(each.alias_info for each in schema.returns)
+
+
+def _written(node: fx.Node) -> list[str]:
+    """What an in-place node writes to, and what that is a view of."""
+    found: list[str] = []
+    first: Any = node.args[0] if node.args else None
+    while isinstance(first, fx.Node):
+        found.append(first.name)
+        first = first.args[0] if first.args and (_is_view(first) or _writes(first)) else None
     return found

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from stoker.deploy.importing.exporting import Captured, capture
 from stoker.deploy.importing.handlers import handlers
 from stoker.deploy.importing.matching import Matcher
 from stoker.deploy.importing.observing import numbers, observe, run, values_of
+from stoker.deploy.importing.rounding_layers import settled
 from stoker.deploy.importing.samples import BATCH, Samples
 from stoker.deploy.ir.bounds import accumulator
 from stoker.deploy.ir.graph import IntegerGraph
@@ -27,7 +28,7 @@ from stoker.deploy.lowering.layout import BATCH as ANY_BATCH
 from stoker.deploy.lowering.layout import Laid
 from stoker.deploy.lowering.lowering import Lowered, LoweringOptions, lower
 from stoker.deploy.lowering.observation import Observed
-from stoker.records.deploy.quantisation import LayerError, QuantisationRecord, TriedRule
+from stoker.records.deploy.quantisation import LayerError, MixedRecord, QuantisationRecord, TriedRule
 
 Array = NDArray[Any]
 _LAYER_SAMPLES = BATCH
@@ -90,7 +91,8 @@ def import_module(module: torch.nn.Module, samples: Samples) -> ImportedModel:
         CalibrationError: a value is not finite; fields: value.
     """
     calibration = samples.part("calibrate")
-    captured = capture(module, tuple(each[:2] for each in calibration.inputs))
+    with settled(module):
+        captured = capture(module, tuple(each[:2] for each in calibration.inputs))
     graph = Matcher(captured, handlers()).graph()
     return ImportedModel(captured, graph, observe(captured, calibration.batches()))
 
@@ -120,32 +122,55 @@ def quantise(
         CalibrationError: a value is not finite; fields: value.
     """
     model = import_module(module, samples)
-    search, accept = samples.part("search"), samples.part("accept")
+    tried = tried_rules(model, samples, LoweringOptions(widths=widths or Widths(), shifts=shifts))
+    options = best_options(tried)
+    lowered = lower(model.graph, model.seen, options)
+    return Quantised(lowered, options, recorded(module, model, samples, name, tried, lowered))
+
+
+def tried_rules(
+    model: ImportedModel, samples: Samples, base: LoweringOptions
+) -> list[tuple[TriedRule, LoweringOptions]]:
+    """Each way to choose ranges, measured on the search split."""
+    search = samples.part("search")
     wanted = model.outputs(search)
-    base = LoweringOptions(widths=widths or Widths(), shifts=shifts)
-    tried: list[tuple[TriedRule, LoweringOptions, Lowered]] = []
+    tried: list[tuple[TriedRule, LoweringOptions]] = []
     for rule in RANGE_RULES:
         for corrected in (True, False):
             options = replace(base, rule=rule, corrected=corrected)
             made = lower(model.graph, model.seen, options)
             error = spread_error(outputs(made.graph, search), wanted)
-            tried.append((TriedRule(rule=rule, corrected=corrected, error=error), options, made))
-    best, options, lowered = min(tried, key=lambda each: each[0].error)
-    record = QuantisationRecord(
+            tried.append((TriedRule(rule=rule, corrected=corrected, error=error), options))
+    return tried
+
+
+def best_options(tried: Sequence[tuple[TriedRule, LoweringOptions]]) -> LoweringOptions:
+    """Those with the least error."""
+    return min(tried, key=lambda each: each[0].error)[1]
+
+
+def recorded(
+    module: torch.nn.Module, model: ImportedModel, samples: Samples, name: str,
+    tried: Sequence[tuple[TriedRule, LoweringOptions]], lowered: Lowered, mixed: MixedRecord | None = None,
+) -> QuantisationRecord:  # fmt: skip
+    """How an integer model compares with its module, on both splits."""
+    search, accept = samples.part("search"), samples.part("accept")
+    taken = best_options(tried)
+    return QuantisationRecord(
         model=name,
         calibrated_on=len(samples.part("calibrate")),
-        tried=[each for each, _, _ in tried],
-        rule=best.rule,
-        corrected=best.corrected,
-        search=paired(outputs(lowered.graph, search), wanted, search.labels),
+        tried=[each for each, _ in tried],
+        rule=taken.rule,
+        corrected=taken.corrected,
+        search=paired(outputs(lowered.graph, search), model.outputs(search), search.labels),
         accept=paired(outputs(lowered.graph, accept), model.outputs(accept), accept.labels),
         layers=layer_errors(model, lowered, accept),
         parameters=sum(each.numel() for each in module.parameters()),
         weight_bits=sum(lowered.weight_bits.values()),
         widest_accumulator_bits=widest_accumulator(lowered.graph),
         operations=len(lowered.graph.operations),
+        mixed=mixed,
     )
-    return Quantised(lowered, options, record)
 
 
 def outputs(graph: IntegerGraph, samples: Samples) -> Array:

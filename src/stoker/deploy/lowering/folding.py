@@ -35,7 +35,10 @@ def folded(graph: FloatGraph) -> FloatGraph:
 
 
 def _takes(before: FloatOperation | None, graph: FloatGraph) -> bool:
-    """Whether a layer's output channels are those of the batch norm: the last axis of a linear one is not, of three."""
-    if isinstance(before, FloatLinear):
-        return len(graph.shapes[before.name]) == 2
-    return isinstance(before, FloatConvolution)
+    """Whether a layer's output channels are those of the batch norm: the last axis of a linear one is not, of three.
+
+    Not if the layer's weights or its result came with their scales.
+    """
+    if not isinstance(before, (FloatLinear, FloatConvolution)) or before.given or before.name in graph.grids:
+        return False
+    return isinstance(before, FloatConvolution) or len(graph.shapes[before.name]) == 2

@@ -23,6 +23,7 @@ from stoker.deploy.lowering.grids import Grid, RangeRule, Widths, grid_of, obser
 from stoker.deploy.lowering.layout import BATCH, Atom, Group, Laid, permuted, reshaped, size_of, without_batch
 from stoker.deploy.lowering.normalising import write_norm, write_softmax
 from stoker.deploy.lowering.observation import Observed
+from stoker.deploy.lowering.pruning import pruned
 from stoker.deploy.lowering.rounding import RoundedWeights, round_weights
 from stoker.deploy.lowering.writing import Writer, fresh
 
@@ -104,12 +105,13 @@ class _Lowering:
             after = self._readers.get(each.name)
             if (
                 isinstance(each, _CLAMPED) and isinstance(after, fl.FloatPointwise)
-                and after.function == "clamp" and self._uses[each.name] == 1
+                and after.function == "clamp" and self._uses[each.name] == 1 and each.name not in self._graph.grids
             ):  # fmt: skip
                 self._joined[each.name] = after
         for each in self._graph.operations:
             try:
                 self._operation(each)
+                self._on_given_grid(each)
             except ValueError as error:
                 raise self._refused(each, str(error)) from error
         outputs = tuple(self._output(name, value) for name, value in self._graph.outputs.items())
@@ -167,8 +169,20 @@ class _Lowering:
         )  # fmt: skip
 
     def _grid(self, name: str, layer: str) -> Grid:
-        """The grid of a result, or of the rectifier that is part of it."""
-        return observed_grid(self._seen[name], self._options.widths.of_result(name, layer), self._options.rule)
+        """The grid of a result: the graph's own, or one of what was observed."""
+        return self._chosen_grid(name, self._options.widths.of_result(name, layer))
+
+    def _chosen_grid(self, name: str, bits: int) -> Grid:
+        given = self._graph.grids.get(name)
+        if given is not None:
+            return Grid(bits=given.bits, signed=given.signed, scale=given.scale, zero_point=given.zero_point)
+        return observed_grid(self._seen[name], bits, self._options.rule)
+
+    def _on_given_grid(self, each: fl.FloatOperation) -> None:
+        """Puts a result on the graph's own grid, where the operation left it on its source's."""
+        laid = self._laid[each.name]
+        if each.name in self._graph.grids:
+            self._laid[each.name] = replace(laid, value=self._to.rescaled(laid.value, self._grid(each.name, "")))
 
     def _result(self, each: fl.FloatOperation) -> tuple[Grid, tuple[int, int] | None]:
         """The grid of an operation's result, and the ends of the rectifier that is part of it."""
@@ -176,7 +190,7 @@ class _Lowering:
         if joined is None:
             return self._grid(each.name, each.layer), None
         bits = self._options.widths.of_result(each.name, each.layer)
-        grid = observed_grid(self._seen[joined.name], bits, self._options.rule)
+        grid = self._chosen_grid(joined.name, bits)
         low, high = (float(end) for end in grid.steps(np.clip(np.array(joined.arguments), -1e30, 1e30)))
         return grid, (int(low), int(high))
 
@@ -260,12 +274,17 @@ class _Lowering:
         real = each.bias if not isinstance(each, fl.FloatScale) else bias
         own = self._to.grid(source)
         means = means if self._options.corrected else None
-        made = round_weights(weight, real, own, bits, means=means)
-        if self._options.shifts:
+        steps = None if isinstance(each, fl.FloatScale) else each.given
+        if steps is not None:
+            bits, least = steps.bits, -(1 << (steps.bits - 1))
+            made = round_weights(weight, real, own, bits, means=means, given=steps.scales, least=least)
+        else:
+            made = round_weights(weight, real, own, bits, means=means)
+        if self._options.shifts and steps is None:
             ratios = made.scales * own.scale / grid.scale
             shift = _common_shift(ratios)
             scales = np.full(len(weight), 2.0**-shift * grid.scale / own.scale)
-            made = round_weights(weight, real, own, bits, means=means, powers=scales)
+            made = round_weights(weight, real, own, bits, means=means, given=scales)
         self._weight_bits[each.name] = bits * weight.size
         return made, bits
 
@@ -542,23 +561,6 @@ class _Lowering:
         name = self._to.fixed(each.name, grid.steps(each.array).astype(np.int64), grid)
         atoms = [(Atom(size),) if size > 1 else () for size in shape]
         self._laid[each.name] = Laid(name, tuple(atoms), tuple(atom for group in atoms for atom in group))
-
-
-def pruned(graph: IntegerGraph) -> IntegerGraph:
-    """The graph without operations, values and constants that no output depends on."""
-    needed = {port.value for port in graph.outputs}
-    kept: list[op.Operation] = []
-    for each in reversed(graph.operations):
-        if each.output in needed:
-            kept.insert(0, each)
-            needed.update(op.sources_of(each))
-    needed.update(port.value for port in graph.inputs)
-    constants = {name for each in kept for name in op.constants_of(each)}
-    return IntegerGraph(
-        inputs=graph.inputs, outputs=graph.outputs, operations=tuple(kept),
-        values={name: value for name, value in graph.values.items() if name in needed},
-        constants={name: array for name, array in graph.constants.items() if name in constants},
-    )  # fmt: skip
 
 
 def _with_channels(name: str, before: tuple[Group, ...], rows: Group, out: Atom) -> Laid:

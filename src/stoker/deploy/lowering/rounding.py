@@ -32,8 +32,9 @@ class RoundedWeights:
 
 
 def round_weights(
-    weight: Real, bias: Real, source: Grid, bits: int, *, means: Real | None = None, powers: Real | None = None
-) -> RoundedWeights:
+    weight: Real, bias: Real, source: Grid, bits: int, *, means: Real | None = None,
+    given: Real | None = None, least: int | None = None,
+) -> RoundedWeights:  # fmt: skip
     """Weights rounded by channel to the scale of least squared error, biases corrected for the mean error.
 
     Bias correction (Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction", 2019,
@@ -45,12 +46,13 @@ def round_weights(
         source: the input's grid.
         bits: of weights.
         means: of the input, by the weight's second axis; None: no correction.
-        powers: scales to use instead, by output channel.
+        given: scales to use instead, by output channel.
+        least: whole number; the negative of the largest by default.
     """
     rows = weight.reshape(len(weight), -1)
-    scales = _scales(rows, bits) if powers is None else powers
+    scales = _scales(rows, bits) if given is None else given
     scales = np.maximum(scales, np.abs(bias) / (source.scale * (1 << _BIAS_BITS)))
-    whole = _rounded(rows, scales, bits)
+    whole = _rounded(rows, scales, bits, least)
     if means is not None:
         error = (whole * scales[:, None] - rows).reshape(*weight.shape[:2], -1).sum(axis=2)
         bias = bias - error @ means
@@ -74,6 +76,6 @@ def _scales(rows: Real, bits: int) -> Real:
     return best
 
 
-def _rounded(rows: Real, scales: Real, bits: int) -> Real:
+def _rounded(rows: Real, scales: Real, bits: int, least: int | None = None) -> Real:
     most = (1 << (bits - 1)) - 1
-    return np.clip(np.rint(rows / scales[:, None]), -most, most)
+    return np.clip(np.rint(rows / scales[:, None]), -most if least is None else least, most)

@@ -45,6 +45,42 @@ class TriedRule(msgspec.Struct, frozen=True, kw_only=True):
     error: float
 
 
+class NarrowedWidth(msgspec.Struct, frozen=True, kw_only=True):
+    """Bits of one layer's weights or result."""
+
+    layer: str
+    """Name of the operation."""
+    part: str
+    """``weights`` or ``activations``."""
+    bits: int
+
+
+class MixedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A design on the way from the widest to the narrowest, measured whole."""
+
+    narrowed: NarrowedWidth | None
+    """What it has narrower than the design before it; None of the first."""
+    cost: float
+    search: float
+    """Loss on the search split: the share of changed decisions, or the error of outputs that are no scores."""
+    accept: float
+    """Loss on the accept split."""
+
+
+class MixedRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """How mixed widths were chosen."""
+
+    saved: str
+    """What the cost is of: ``memory`` (bits of weights) or ``multipliers`` (bit operations of a sample)."""
+    most: float
+    """Loss that was allowed."""
+    steps: list[MixedStep]
+    taken: int
+    """Place of the design that was taken: the last before one that the accept split refused."""
+    widths: list[NarrowedWidth]
+    """Those of the design taken that differ from the widest."""
+
+
 class QuantisationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """All of it."""
 
@@ -66,6 +102,8 @@ class QuantisationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Bits of all weights together."""
     widest_accumulator_bits: int
     operations: int
+    mixed: MixedRecord | None = None
+    """How widths by layer were chosen, where they were."""
     format: int = FORMAT
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.records.deploy.quantisation import PairedAccuracy, QuantisationRecord
+from stoker.records.deploy.quantisation import MixedRecord, PairedAccuracy, QuantisationRecord
 from stoker.ui.blocks import join, titled
 from stoker.ui.report_text import Style
 from stoker.ui.tables import render_facts, render_table
@@ -28,13 +28,30 @@ def render_quantisation(record: QuantisationRecord, package: str, digest: str, s
     rows = [[each.name, f"{100 * each.error:.2f} %", each.layer or "(the model)"] for each in worst]
     tried = [[_RULES.get(each.rule, each.rule), "yes" if each.corrected else "no", f"{100 * each.error:.2f} %"]
              for each in record.tried]  # fmt: skip
+    mixed = record.mixed
     blocks = (
         [style.paint(style.cut(f"Integer model of {record.model}", style.width), 1)],
         render_facts(facts, style),
+        titled(f"Widths that save {mixed.saved}", _mixed(mixed, style), style) if mixed else [],
         titled("Farthest from float", render_table(("result", "error", "module"), rows, style, right=(1,)), style),
         titled("Ranges tried", render_table(("rule", "biases corrected", "error"), tried, style, right=(2,)), style),
     )
     return join(blocks, style, "")
+
+
+def _mixed(found: MixedRecord, style: Style) -> list[str]:
+    """Which widths became narrower, at what loss, and where the accept split said no."""
+    first, taken, last = found.steps[0], found.steps[found.taken], len(found.steps) - 1
+    refused = f"; the accept split refused {last - found.taken} narrower ones" if found.taken < last else ""
+    facts = [
+        ("allowed", f"{100 * found.most:.2f} % loss"),
+        ("measured", f"{100 * taken.search:.2f} % where it was chosen, {100 * taken.accept:.2f} % where it is judged"),
+        ("cost", f"{taken.cost:,.0f} bits, {100 * taken.cost / (first.cost or 1):.0f} % of the widest design"),
+        ("steps", f"{found.taken} of one bit{refused}"),
+    ]  # fmt: skip
+    rows = [[each.layer, each.part, str(each.bits)] for each in found.widths]
+    table = render_table(("result", "part", "bits"), rows, style, right=(2,)) if rows else []
+    return [*render_facts(facts, style), *table]
 
 
 def _compared(found: PairedAccuracy) -> list[tuple[str, str]]:

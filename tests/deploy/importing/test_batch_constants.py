@@ -1,0 +1,108 @@
+"""What depends on nothing but the batch's size is a constant, if it is the same for each sample: masks, positions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from stoker.core.errors import ModelImportError
+from stoker.deploy.engines.law import NumpyEngine
+from stoker.deploy.importing.quantising import import_module
+from stoker.deploy.importing.samples import Samples
+from stoker.deploy.lowering.lowering import LoweringOptions, lower
+from tests.deploy.networks import Of
+
+pytestmark = pytest.mark.integration
+
+
+def masked(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """A mask made for the batch and expanded over rows, in the words of a library of transformers."""
+    count, length = x.shape[:2]
+    mask = torch.ones((count, length), device=x.device)
+    mask[:, 4:] = 0
+    mask = mask[:, None, None, :].expand(count, 1, length, length).to(x.dtype)
+    inverted = 1.0 - mask
+    inverted = inverted.masked_fill(inverted.to(torch.bool), torch.finfo(x.dtype).min)
+    heads = self.l(x).view(count, length, 2, 8).transpose(1, 2)
+    return functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=inverted).sum(1)
+
+
+def whole_mask(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    count, length = x.shape[:2]
+    rows, columns = torch.arange(count)[:, None, None, None], torch.arange(length)[None, None, None, :]
+    mask = ((rows >= 0) & (columns >= 0)).expand(count, 1, length, length)
+    heads = self.l(x).view(count, length, 2, 8).transpose(1, 2)
+    return functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask).sum(1)
+
+
+def positions(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    places = torch.arange(x.shape[1]).unsqueeze(0).expand(x.shape[0], -1)
+    return self.l(x + self.p(places))
+
+
+def counted(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return self.l(x) + torch.arange(x.shape[0])[:, None, None] * 0.1
+
+
+def samples() -> Samples:
+    torch.manual_seed(2)
+    return Samples((torch.randn(64, 6, 16),), None)
+
+
+@pytest.mark.parametrize(
+    ("function", "masks"), [(masked, 1), (whole_mask, 0), (positions, 0)], ids=["masked", "whole", "positions"]
+)
+def test_it_is_folded(function: object, masks: int) -> None:
+    torch.manual_seed(0)
+    module, data = Of(function, l=nn.Linear(16, 16), p=nn.Embedding(6, 16)), samples()  # type: ignore[arg-type]
+    model = import_module(module, data)
+    graph = lower(model.graph, model.seen, LoweringOptions()).graph
+    assert sum(getattr(each, "mask", None) is not None for each in graph.operations) == masks
+    (x,) = data.inputs
+    found = NumpyEngine(graph)({graph.inputs[0].name: x[:5].numpy()})["output"]
+    with torch.no_grad():
+        real = module(x[:5]).numpy()
+    assert np.sqrt(np.square(found - real).mean()) < 0.06 * real.std()
+
+
+def test_what_differs_from_sample_to_sample_is_refused() -> None:
+    with pytest.raises(
+        ModelImportError, match="must be the same for each sample, and depends on the size of the batch"
+    ):
+        import_module(Of(counted, l=nn.Linear(16, 16)), samples())
+
+
+@pytest.mark.parametrize("axes", [1, (1,), -1, (1, 2), 2], ids=str)
+@pytest.mark.parametrize("kept", [True, False])
+def test_means_over_any_axes(axes: int | tuple[int, ...], kept: bool) -> None:
+    torch.manual_seed(0)
+    module, data = Of(lambda s, x: s.l(x).mean(axes, kept), l=nn.Linear(16, 16)), samples()
+    model = import_module(module, data)
+    graph = lower(model.graph, model.seen, LoweringOptions()).graph
+    found = NumpyEngine(graph)({graph.inputs[0].name: data.inputs[0].numpy()})["output"]
+    with torch.no_grad():
+        real = module(*data.inputs).numpy()
+    assert found.shape == real.shape
+    assert np.sqrt(np.square(found - real).mean()) < 0.06 * real.std()
+
+
+def test_a_bert_is_imported() -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64,
+        max_position_embeddings=12,
+    )  # fmt: skip
+    module = transformers.BertModel(config, add_pooling_layer=True).eval()
+    data = Samples((torch.randint(0, 50, (64, 8)),), None)
+    model = import_module(module, data)
+    graph = lower(model.graph, model.seen, LoweringOptions()).graph
+    (tokens,) = data.inputs
+    found = NumpyEngine(graph)({graph.inputs[0].name: tokens[:5].numpy()})
+    with torch.no_grad():
+        real = module(tokens[:5])
+    for name, wanted in zip(found, (real.last_hidden_state, real.pooler_output), strict=True):
+        assert np.sqrt(np.square(found[name] - wanted.numpy()).mean()) < 0.15 * wanted.numpy().std()
