@@ -99,7 +99,7 @@ def _changed(folder: Path, options: Options) -> tuple[list[float], int, list[str
     from stoker.deploy.importing.quantising import quantise
     from stoker.deploy.rtl.engine.files import read_engine
     from stoker.deploy.rtl.engine.shape import EngineShape
-    from stoker.deploy.tools.engine_simulation import Update, engine_simulator, simulate_engine
+    from stoker.deploy.tools.engine_simulation import LoadedModel, engine_simulator, simulate_engine
     from stoker.deploy.tools.simulation import Stalls
 
     # Networks of different shapes and weights, with the same ends: digits in, ten scores out.
@@ -130,7 +130,7 @@ def _changed(folder: Path, options: Options) -> tuple[list[float], int, list[str
         own, new = (next(iter(law.values())) for law in laws)
         for stalls in (Stalls(seed=1), Stalls(seed=2, before=0.3, after=0.3)):
             found, seen = simulate_engine(
-                program, folders[at], graph, inputs, stalls=stalls, update=Update(folder=folders[to], after=20)
+                program, folders[at], graph, inputs, stalls=stalls, update=LoadedModel(folder=folders[to], after=20)
             )
             got = next(iter(found.values()))
             is_own, is_new = (got == own).all(axis=1), (got == new).all(axis=1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src/stoker"
-HOME = SOURCE / "core/forking.py"
+HOME = SOURCE / "core/processes/forking.py"
 LOCKS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "allocate_lock"}
 NOT_OF_FORKS = {
     "backends/local.py": "get_native_id() == getpid(): whether this is the main thread",

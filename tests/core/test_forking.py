@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from stoker.core import forking
-from stoker.core.forking import ForkedLock, Owner, at_fork, per_process
+from stoker.core.processes import forking
+from stoker.core.processes.forking import ForkedLock, Owner, at_fork, per_process
 
 
 def in_child(work: Callable[[], object]) -> bool:
@@ -97,7 +97,7 @@ def test_calls_are_made_in_their_order_and_only_while_their_objects_live() -> No
 
 def test_an_interpreter_that_ends_before_their_objects_says_nothing() -> None:
     program = """
-from stoker.core.forking import at_fork
+from stoker.core.processes.forking import at_fork
 class Holder:
     def __init__(self):
         self.me = self

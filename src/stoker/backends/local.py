@@ -28,8 +28,8 @@ from typing import Any, Protocol
 from stoker.backends.process import DUMP_SIGNAL, FINISH_S, die_after, is_readable, serve, settle
 from stoker.backends.template import template_main
 from stoker.core.errors import WorkerStartError
-from stoker.core.forking import at_fork
-from stoker.core.interrupts import interrupts_deferred
+from stoker.core.processes.forking import at_fork
+from stoker.core.processes.interrupts import interrupts_deferred
 from stoker.core.slots.ring import create_memory
 from stoker.feed.program import Program, WorkerIdentity
 from stoker.feed.shell.backend import Template

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from stoker.core.parents import set_name, signal_when_orphaned
+from stoker.core.processes.parents import set_name, signal_when_orphaned
 from stoker.feed.program import Program, WorkerIdentity
 from stoker.feed.transport.board import Board
 from stoker.feed.transport.messages import Channel
@@ -83,7 +83,7 @@ def serve(program: Program, identity: WorkerIdentity, fd: int, board: Board, pre
 
 
 def die_after(parent_pid: int) -> None:
-    """Like :func:`stoker.core.parents.die_with`, but the process gets a second to finish its batch.
+    """Like :func:`stoker.core.processes.parents.die_with`, but the process gets a second to finish its batch.
 
     A kernel timer then ends the process, whatever it is doing. Only code that lets no Python run delays the start of
     the timer; the template, which runs no such code, kills the worker as well.

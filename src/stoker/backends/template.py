@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from stoker.backends.process import FINISH_S, do_nothing, is_readable, serve, settle
 from stoker.core.errors import WireError
-from stoker.core.parents import die_with
+from stoker.core.processes.parents import die_with
 from stoker.feed.program import Program, WorkerIdentity
 from stoker.feed.purity.tiers import reuse_fingerprint
 from stoker.feed.transport.board import Board

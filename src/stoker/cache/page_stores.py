@@ -12,7 +12,7 @@ from stoker.cache.policies import Rule, Verify
 from stoker.cache.settings import CacheSettings
 from stoker.cache.store.layout import StoreSettings, default_directory, note_limit_bytes, note_policy
 from stoker.cache.store.page_store import PageStore
-from stoker.core.forking import ForkedLock
+from stoker.core.processes.forking import ForkedLock
 
 _stores: dict[tuple[Path, tuple[Rule, ...], Verify], PageStore] = {}
 _lock = ForkedLock()

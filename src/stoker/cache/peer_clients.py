@@ -13,7 +13,7 @@ from stoker.cache.cluster.membership.joining import open_membership
 from stoker.cache.cluster.membership.membership import Membership
 from stoker.cache.settings import CacheSettings, ClusterSettings
 from stoker.core.errors import ConfigError
-from stoker.core.forking import ForkedLock
+from stoker.core.processes.forking import ForkedLock
 from stoker.wire.secrets import DEFAULT_IDENTITY, load_secrets
 
 SECRET_FILE = "secret"

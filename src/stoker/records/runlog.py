@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from stoker.core.errors import RunFolderError
-from stoker.core.forking import Owner
+from stoker.core.processes.forking import Owner
 from stoker.core.saying import say
 from stoker.core.texts import to_json
 from stoker.records.events import FORMAT, AnyEvent, Event, RunEnded, RunHeader

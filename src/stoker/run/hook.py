@@ -46,7 +46,7 @@ def arm() -> None:
     _finder.insert()
     if "multiprocessing.forkserver" in command:
         # Imported here: its `threading` costs 1 ms, which other interpreters save.
-        from stoker.core.forking import at_fork
+        from stoker.core.processes.forking import at_fork
 
         # It may preload torch, but only its forks run the program's code.
         _helper = True

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stoker.core.forking import Owner
 from stoker.core.mishaps import line_of
+from stoker.core.processes.forking import Owner
 from stoker.core.saying import say
 from stoker.records import events
 from stoker.records.runlog import Run, RunLog, has_records, read_run

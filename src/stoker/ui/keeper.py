@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TextIO
 
-from stoker.core.forking import Owner, at_fork
+from stoker.core.processes.forking import Owner, at_fork
 
 _SCRIPT = 'exec 3<&0; { read -r _ <&3 || printf %s "$0"; } &'
 """Reads a last line or the end of the pipe; the ``&`` detaches it from its parent."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TextIO, cast
 
-from stoker.core.forking import Owner
+from stoker.core.processes.forking import Owner
 from stoker.records.events import Event, Progress, RunEnded, WorkerLost
 from stoker.ui.live_line import LiveState, announce
 from stoker.ui.report_text import Style

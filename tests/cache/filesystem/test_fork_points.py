@@ -24,13 +24,13 @@ from stoker.cache.policies import Rule
 from stoker.cache.sources import opening
 from stoker.cache.sources.local import LocalSource
 from stoker.cache.versions import Version
-from stoker.core import forking
+from stoker.core.processes import forking
 
 pytestmark = pytest.mark.integration
 
 SIZES = (10, 3000, 5 * PAGE_BYTES)
 _LOCKS = (_thread.LockType, _thread.RLock)
-_HOMES = ("stoker.cache", "stoker.core.forking")
+_HOMES = ("stoker.cache", "stoker.core.processes.forking")
 _CONTAINERS = (dict, list, tuple, set, OrderedDict, WeakSet)
 
 
@@ -44,7 +44,8 @@ class ListedSource(LocalSource):
 def locks_of(root: Any, left: Collection[int]) -> Iterator[tuple[str, Any]]:
     """Locks that an object of the cache, and then its modules, lead to, each with its place in the object that has it.
 
-    One of each place. Of the set of all that there are, `core.forking` knows hundreds that earlier tests have ``left``.
+    One of each place. Of the set of all that there are, `core.processes.forking` knows hundreds that earlier tests have
+    ``left``.
     """
     seen: set[int] = set()
     places: set[str] = set()
@@ -70,9 +71,9 @@ def locks_of(root: Any, left: Collection[int]) -> Iterator[tuple[str, Any]]:
 
 def _home(found: Any) -> str:
     """The module that an object's class is of, or what `per_process` gave and its variables."""
-    if isinstance(found, FunctionType) and found.__module__ == "stoker.core.forking":
+    if isinstance(found, FunctionType) and found.__module__ == "stoker.core.processes.forking":
         return found.__module__
-    return "stoker.core.forking" if isinstance(found, CellType) else type(found).__module__
+    return "stoker.core.processes.forking" if isinstance(found, CellType) else type(found).__module__
 
 
 def _parts(found: Any, left: Collection[int]) -> list[Any]:

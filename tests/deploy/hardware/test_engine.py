@@ -14,7 +14,7 @@ from stoker.deploy.rtl.engine.files import PROGRAM, netlist, read_engine
 from stoker.deploy.rtl.engine.shape import EngineShape
 from stoker.deploy.tools.engine_simulation import (
     EngineOutcome,
-    Update,
+    LoadedModel,
     engine_simulator,
     lint_engine,
     simulate_engine,
@@ -40,7 +40,7 @@ class LiveModel:
         self.law = law_of(graph, self.inputs)
 
     def run(
-        self, program: Path, stalls: Stalls, update: Update | None = None
+        self, program: Path, stalls: Stalls, update: LoadedModel | None = None
     ) -> tuple[dict[str, NDArray[np.int32]], EngineOutcome]:
         return simulate_engine(program, self.folder, self.graph, self.inputs, stalls=stalls, update=update)
 
@@ -75,7 +75,7 @@ def test_models_on_one_netlist_and_a_change_in_mid_stream(tmp_path: Path) -> Non
     old, other = models[-1], LiveModel(residual_digits(1), tmp_path / "other", samples=12)
     old = LiveModel(old.graph, old.folder, samples=12)
     for stalls in STALLS:
-        got, seen = old.run(program, stalls, Update(folder=other.folder, after=4))
+        got, seen = old.run(program, stalls, LoadedModel(folder=other.folder, after=4))
         assert not problem_of(seen, old.description, old.samples)
         (name,) = old.law
         own, new = ((got[name] == each.law[name]).all(axis=1) for each in (old, other))

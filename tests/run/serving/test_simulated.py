@@ -18,7 +18,7 @@ from stoker.deploy.engines.law import NumpyEngine
 from stoker.deploy.hardware.simulated_engine import SimulatedEngine, simulated_design
 from stoker.deploy.package.folder import read_package, write_package
 from stoker.records.deploy.hardware import FittedDesign
-from stoker.run.serving.model_main import load
+from stoker.run.serving.loading import load
 from stoker.run.serving.package_model import facts_of
 from stoker.run.serving.sources import chosen_forms, forms_of, split_name
 from tests.deploy.hardware.live import needs_verilator

@@ -24,7 +24,7 @@ from stoker.backends.ray.grants import FreeNode, Waiting, grants_alone
 from stoker.backends.ray.own_cluster import OwnCluster
 from stoker.backends.remote.brokering import GRACE_S, BrokerSettings, Hosts, KnownHost, Lines, LinkUse, Wanted
 from stoker.core.errors import ClusterStartError, StokerError, WireError
-from stoker.core.parents import die_with, set_name
+from stoker.core.processes.parents import die_with, set_name
 from stoker.core.saying import say
 
 if TYPE_CHECKING:

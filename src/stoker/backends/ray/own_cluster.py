@@ -21,7 +21,7 @@ from pathlib import Path
 from stoker.backends.ray import clusters
 from stoker.backends.ray.joining import RayTarget
 from stoker.core.errors import ClusterStartError, StokerError
-from stoker.core.parents import set_name
+from stoker.core.processes.parents import set_name
 
 _START = "import sys; from stoker.backends.ray.own_cluster import keep; keep(sys.argv[1], int(sys.argv[2]))"
 _KEEPER = "keeper"

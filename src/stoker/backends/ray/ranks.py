@@ -26,7 +26,7 @@ from stoker.backends.ray.allocator.launch import Rendezvous
 from stoker.backends.ray.allocator.supervisor import Launch
 from stoker.backends.remote.brokering import Lines
 from stoker.core.errors import StokerError, WireError
-from stoker.core.parents import die_with, set_name
+from stoker.core.processes.parents import die_with, set_name
 
 PLACE_S = 60.0
 """GPUs that others have for longer do not come in time: the launcher decides what then."""

@@ -23,8 +23,8 @@ from stoker.backends.local import LocalBackend
 from stoker.backends.remote.brokering import BrokerSettings
 from stoker.backends.remote.queues import QueueTally
 from stoker.backends.remote.settings import RemoteSettings
-from stoker.core.forking import Owner, at_fork
-from stoker.core.interrupts import interrupts_deferred
+from stoker.core.processes.forking import Owner, at_fork
+from stoker.core.processes.interrupts import interrupts_deferred
 from stoker.feed.program import Program, WorkerIdentity
 from stoker.feed.scaling import Observation
 from stoker.feed.shell.backend import Template

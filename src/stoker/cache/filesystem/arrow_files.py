@@ -18,7 +18,7 @@ from stoker.cache.filesystem.parquet_ahead import Chunk, chunks_of, touched, wan
 from stoker.cache.filesystem.stoker_filesystem import StokerFileSystem
 from stoker.cache.names import pages_of
 from stoker.cache.reading.fetching import Snapshot
-from stoker.core.forking import ForkedLock
+from stoker.core.processes.forking import ForkedLock
 
 _MAGIC = b"PAR1"
 _FOOTER_BYTES = 8

@@ -14,7 +14,7 @@ from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.utils import isfilelike
 
 from stoker.cache.reading.reader import Reader
-from stoker.core.forking import per_process
+from stoker.core.processes.forking import per_process
 
 _COPIED_BYTES = 8 << 20
 _THREADS = 16

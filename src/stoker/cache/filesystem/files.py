@@ -17,7 +17,7 @@ from stoker.cache.reading.request_planning import PARALLEL, requests_for
 from stoker.cache.store.block_sum_cache import PIECE_BYTES
 from stoker.cache.store.writing.large_object import LargePages
 from stoker.core.errors import SourceChangedError
-from stoker.core.forking import ForkedLock, Owner
+from stoker.core.processes.forking import ForkedLock, Owner
 
 BUFFER_BYTES = 1 << 16
 """One block of checksums: reading less of a page would verify as much."""

@@ -16,7 +16,7 @@ from stoker.cache.reading.whole_object import WholeObject
 from stoker.cache.settings import CacheSettings
 from stoker.cache.warm.preloading import list_items
 from stoker.core.errors import ModelFileError
-from stoker.core.forking import ForkedLock, Owner
+from stoker.core.processes.forking import ForkedLock, Owner
 from stoker.core.progress import ProgressLine
 
 _FOLDER_MODE, _FILE_MODE = 0o500, 0o400

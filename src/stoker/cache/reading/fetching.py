@@ -19,7 +19,7 @@ from stoker.cache.reading.read_counters import ReadCounts
 from stoker.cache.reading.request_planning import PARALLEL, bytes_of, requests_for, runs_of
 from stoker.cache.sources.opening import SourceHolder
 from stoker.cache.versions import Version
-from stoker.core.forking import per_process
+from stoker.core.processes.forking import per_process
 
 Deliver = Callable[[int, memoryview], None]
 """Takes a page's index and its bytes, in the thread that fetched them."""

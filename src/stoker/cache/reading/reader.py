@@ -25,7 +25,7 @@ from stoker.cache.sources.source import ObjectInfo
 from stoker.cache.store.page_store import PageStore
 from stoker.cache.versions import Strength, Version
 from stoker.core.errors import CacheBusyError, SourceChangedError
-from stoker.core.forking import at_fork
+from stoker.core.processes.forking import at_fork
 
 Given = dict[int, memoryview]
 """Pages by their index."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stoker.core.forking import ForkedLock
+from stoker.core.processes.forking import ForkedLock
 
 _MOST_PATHS = 4096
 _MOST_TREES = 64

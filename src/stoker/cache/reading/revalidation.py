@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 from stoker.cache.policies import Rule
 from stoker.cache.sources.source import is_same
 from stoker.cache.versions import Version
-from stoker.core.forking import ForkedLock
+from stoker.core.processes.forking import ForkedLock
 
 ASKED_SINGLY = 8
 """Questions into a folder before it is listed; a program that reads one object often does not list its folder."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.cache.reading.read_counters import ReadCounts
-from stoker.core.forking import at_fork
+from stoker.core.processes.forking import at_fork
 
 _ROW_BYTES = 64
 _OLD_S = 7 * 86400.0

@@ -15,7 +15,7 @@ from fsspec.config import apply_config
 
 from stoker.cache.names import namespace_of
 from stoker.cache.sources.fsspec_registry import filesystem_class
-from stoker.core.forking import per_process
+from stoker.core.processes.forking import per_process
 
 ALIASES = {"s3a": "s3", "local": "file", "gcs": "gs", "https": "http"}
 """Other names of a protocol; the same object must have one name."""

@@ -21,7 +21,7 @@ from stoker.cache.sources.memory import MemorySource
 from stoker.cache.sources.namespaces import ALIASES, namespace_for
 from stoker.cache.sources.s3 import S3Source
 from stoker.cache.sources.source import Source
-from stoker.core.forking import at_fork, per_process
+from stoker.core.processes.forking import at_fork, per_process
 
 PARALLEL_CONNECTIONS = 32
 

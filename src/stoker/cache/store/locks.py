@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Generator
 from pathlib import Path
 
-from stoker.core.forking import Owner, at_fork
+from stoker.core.processes.forking import Owner, at_fork
 
 PUBLISH = 0
 """Byte of the lock under which index and table change."""

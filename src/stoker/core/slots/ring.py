@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.core.forking import Owner
+from stoker.core.processes.forking import Owner
 from stoker.core.slots.free_slots import FreeSlots
 
 ALIGN = 64

@@ -33,7 +33,7 @@ class EngineOutcome(Outcome, frozen=True, kw_only=True):
     """What loading the second one took, while samples were answered; 0 if there was none."""
 
 
-class Update(msgspec.Struct, frozen=True, kw_only=True):
+class LoadedModel(msgspec.Struct, frozen=True, kw_only=True):
     """Another model that is loaded while samples are answered.
 
     Attributes:
@@ -64,7 +64,7 @@ def engine_simulator(folder: Path, kept_in: Path | None = None, *, limit_s: floa
 
 def simulate_engine(
     program: Path, folder: Path, graph: IntegerGraph, inputs: Mapping[str, Integers], *, stalls: Stalls | None = None,
-    update: Update | None = None, limit_s: float = 3600.0,
+    update: LoadedModel | None = None, limit_s: float = 3600.0,
 ) -> tuple[dict[str, NDArray[np.int32]], EngineOutcome]:  # fmt: skip
     """An engine's output values for samples sent one right after another, and what was seen.
 
@@ -90,7 +90,7 @@ def simulate_engine(
 
 def simulate_words(
     program: Path, folder: Path, words: NDArray[np.uint16], *, stalls: Stalls | None = None,
-    update: Update | None = None, limit_s: float = 3600.0,
+    update: LoadedModel | None = None, limit_s: float = 3600.0,
 ) -> tuple[NDArray[np.uint16], EngineOutcome]:  # fmt: skip
     """The same for words of the streams: (samples, words, lanes) in and out."""
     chosen, description = stalls or Stalls(), read_engine(folder)

@@ -20,9 +20,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from stoker.core.errors import WorkerStartError, dead_worker
-from stoker.core.forking import Owner
-from stoker.core.interrupts import InterruptsHandedOn
 from stoker.core.places import call, calling_as, standing_in
+from stoker.core.processes.forking import Owner
+from stoker.core.processes.interrupts import InterruptsHandedOn
 from stoker.feed.loader.compared import Turns
 from stoker.feed.loader.loader_feed import LoaderFeed, Pace, Services
 from stoker.feed.loader.supply import Supply

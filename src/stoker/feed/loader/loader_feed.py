@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data import DataLoader
 
-from stoker.core.forking import Owner
 from stoker.core.mishaps import BestEffort, Unfailing
+from stoker.core.processes.forking import Owner
 from stoker.feed.listener import LoaderListener
 from stoker.feed.order.alternation import Alternation
 from stoker.feed.order.sampling import Cursor, Order, draws_lazily, num_free

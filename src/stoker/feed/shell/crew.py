@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from stoker.core.errors import WireError, WorkerStartError
-from stoker.core.forking import at_fork
+from stoker.core.processes.forking import at_fork
 from stoker.core.slots.ring import Ring
 from stoker.feed.program import Iteration, Program, Tier, WorkerIdentity, WorkItem
 from stoker.feed.purity.probe import Role

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.core.errors import WireError
-from stoker.core.forking import at_fork
+from stoker.core.processes.forking import at_fork
 from stoker.core.slots.ring import Mapping, Ring
 from stoker.core.units import format_bytes
 from stoker.feed.transport.descriptors import spare_descriptors

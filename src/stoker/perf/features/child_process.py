@@ -17,8 +17,8 @@ import sys
 import termios
 from collections.abc import Generator, Sequence
 
-from stoker.core.interrupts import cleaned_up
-from stoker.core.parents import die_with
+from stoker.core.processes.interrupts import cleaned_up
+from stoker.core.processes.parents import die_with
 
 _INPUT = 0
 

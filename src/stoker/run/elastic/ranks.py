@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from stoker.backends.process_tree import children, descendants
-from stoker.core.parents import adopt_orphans, signal_when_orphaned
+from stoker.core.processes.parents import adopt_orphans, signal_when_orphaned
 from stoker.feed.shell.processes import process_state
 
 GRACE_S = 10.0

@@ -18,7 +18,7 @@ import msgspec
 import torch.utils.data as torch_data
 
 from stoker.core.errors import ResumeError
-from stoker.core.forking import ForkedLock
+from stoker.core.processes.forking import ForkedLock
 from stoker.feed.loader.loader_feed import LoaderFeed
 from stoker.feed.order.cursor import STATE_FORMAT, Cursor, check_fits
 from stoker.feed.order.sampling import Bookmark, blank_cursor

@@ -19,9 +19,9 @@ from stoker.backends.remote.reach import RemoteBackend
 from stoker.core import host
 from stoker.core.code.sources import file_shown, own_program
 from stoker.core.errors import ResumeError
-from stoker.core.forking import Owner
-from stoker.core.interrupts import InterruptsHandedOn
 from stoker.core.mishaps import BestEffort, Unfailing, line_of, reraise_from_handler, trace_of
+from stoker.core.processes.forking import Owner
+from stoker.core.processes.interrupts import InterruptsHandedOn
 from stoker.core.saying import say
 from stoker.feed.loader.iterator import close_all
 from stoker.feed.loader.loader_feed import FeedConfig, LoaderFeed, Pace, StepCutter

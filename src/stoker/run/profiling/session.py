@@ -16,7 +16,7 @@ import msgspec
 import torch
 
 from stoker.core import host
-from stoker.core.forking import Owner
+from stoker.core.processes.forking import Owner
 from stoker.core.saying import say
 from stoker.perf.diagnosis.marks import steps_of
 from stoker.perf.diagnosis.sampled import Sampled, analyse

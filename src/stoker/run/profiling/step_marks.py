@@ -18,8 +18,8 @@ from torch.autograd.profiler import record_function
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from stoker.core.forking import at_fork
 from stoker.core.patching import Patches
+from stoker.core.processes.forking import at_fork
 from stoker.feed.loader.iterator import FedIterator
 from stoker.feed.loader.loader_feed import LoaderFeed
 from stoker.feed.torch_private import BaseIterator, dataset_of, num_workers_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from stoker.core.code.definitions import load_function
-from stoker.core.parents import die_with
+from stoker.core.processes.parents import die_with
 from stoker.run.serving.background import in_background
 from stoker.run.serving.sources import ModelForm
 from stoker.serve.engine import Model

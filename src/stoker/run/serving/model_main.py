@@ -6,7 +6,7 @@ import importlib
 import signal
 import sys
 
-from stoker.core.parents import die_with, set_name
+from stoker.core.processes.parents import die_with, set_name
 from stoker.run.serving.background import in_background
 
 

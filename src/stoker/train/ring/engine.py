@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from stoker.core.errors import ExchangeError
-from stoker.core.forking import Owner, at_fork
+from stoker.core.processes.forking import Owner, at_fork
 from stoker.train.ring.links import LinkBrokenError, RingLink
 from stoker.train.ring.meeting import RingSockets
 from stoker.train.ring.watching.blame import RankFault

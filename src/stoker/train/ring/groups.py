@@ -10,8 +10,8 @@ import torch
 import torch.distributed as distributed
 from torch.distributed import distributed_c10d
 
-from stoker.core.forking import ForkedLock, at_fork
 from stoker.core.patching import Patches
+from stoker.core.processes.forking import ForkedLock, at_fork
 from stoker.train.ring.blocks import DEFAULT_BLOCK_BYTES
 from stoker.train.ring.lookout import Lookout
 from stoker.train.ring.torch_private import timeout_s

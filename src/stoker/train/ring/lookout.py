@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 
-from stoker.core.forking import Owner, at_fork
+from stoker.core.processes.forking import Owner, at_fork
 from stoker.train.ring.addresses import own_address
 from stoker.train.ring.engine import WATCH
 from stoker.train.ring.meeting import Assembly, meet

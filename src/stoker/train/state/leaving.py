@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from multiprocessing import util
 
-from stoker.core.forking import Owner
+from stoker.core.processes.forking import Owner
 from stoker.train.state.messages import RankStanding
 from stoker.train.state.service import PartService
 

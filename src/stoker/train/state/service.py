@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 
 from stoker.core.errors import ExchangeError, PeerLostError, StokerError, WireError
-from stoker.core.forking import Owner, at_fork
+from stoker.core.processes.forking import Owner, at_fork
 from stoker.train.ring.addresses import own_address
 from stoker.train.ring.meeting import Assembly, listen_together, secret_of
 from stoker.train.ring.reception import CallingCard, Reception, call

@@ -45,11 +45,11 @@ class Layer(nn.Module):
 
     made = 0
 
-    def __init__(self, act: Any) -> None:
+    def __init__(self, act: Any, own: torch.Generator | None = None) -> None:
         super().__init__()
         self.inner, self.act = nn.Linear(4, 4), act
         self.calls, self.counts, self.meter = 0, {"calls": 300}, Meter()
-        self.sums, self.own = np.zeros(3), torch.Generator()
+        self.sums, self.own = np.zeros(3), own
         self.register_buffer("mean", torch.zeros(4))
 
     def forward(self, x: Tensor, cache: Cache | None = None) -> Tensor:
@@ -119,11 +119,15 @@ def add_to_array(layer: Any, x: Any, cache: Any) -> None:
         (lambda layer, x, cache: cache.recent.append(3), "changes its input"),
         (lambda layer, x, cache: random.random(), "random numbers of python"),
         (lambda layer, x, cache: np.random.rand(), "random numbers of NumPy"),
-        (lambda layer, x, cache: None, "a private random generator (`own`)"),
     ],
 )
 def test_a_change_is_named(act: Any, words: str) -> None:
     assert words in seen(Layer(act), torch.ones(2, 4), cache=Cache())
+
+
+def test_a_generator_of_its_own_is_named_before_its_input() -> None:
+    layer = Layer(lambda layer, x, cache: x.add_(1), torch.Generator())
+    assert "a private random generator (`own`)" in seen(layer, torch.ones(2, 4))
 
 
 class Keeping(nn.Module):

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from stoker.backends.process_tree import end_tree
-from stoker.core.parents import die_with
+from stoker.core.processes.parents import die_with
 
 COULD_NOT_START = 126
 _POLL_S = 0.05

@@ -28,7 +28,7 @@ from stoker.backends.remote.messages import BATCH_HEAD_BYTES, RemoteKind, finger
 from stoker.backends.ship_records import DIGEST, FAILED, MAKE, PROGRAM, RECORD, SAMPLE
 from stoker.cache.settings import CacheSettings
 from stoker.core.errors import StokerError, WireError
-from stoker.core.parents import die_with, set_name
+from stoker.core.processes.parents import die_with, set_name
 from stoker.core.saying import say
 from stoker.feed.transport.messages import Channel, Frame, MessageKind, unpack_lease
 from stoker.wire.certificates import create_certificate

@@ -16,7 +16,7 @@ import time
 import msgspec
 
 from stoker.core.errors import StokerError
-from stoker.core.parents import die_with, set_name
+from stoker.core.processes.parents import die_with, set_name
 from stoker.wire.certificates import create_certificate
 from stoker.wire.sockets import address_of, listen
 from stoker.wire.tls import TlsSocket, between

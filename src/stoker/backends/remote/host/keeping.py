@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from stoker.backends.remote.messages import CALL_BYTES, unpack_call
-from stoker.core.parents import set_name
+from stoker.core.processes.parents import set_name
 from stoker.wire.sockets import user_of
 
 KEEP_S = 3.0

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.core.parents import die_with
+from stoker.core.processes.parents import die_with
 
 INSTALL_S = 600.0
 """How long all of it may take."""

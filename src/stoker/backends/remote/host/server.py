@@ -17,7 +17,7 @@ from stoker.backends.remote.host.keeping import ProgramClaim, ProgramKeeper, cal
 from stoker.backends.remote.host.loading import LoadedProgram
 from stoker.backends.remote.host.session import HostSession
 from stoker.core.errors import StokerError
-from stoker.core.parents import die_with, set_name
+from stoker.core.processes.parents import die_with, set_name
 from stoker.core.saying import say
 from stoker.wire.sockets import keep_watch
 from stoker.wire.tls import TlsSocket

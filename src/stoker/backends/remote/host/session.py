@@ -38,7 +38,7 @@ from stoker.backends.ship_records import MAX_PROGRAM_BYTES
 from stoker.backends.shipping import made_of, read_sample
 from stoker.core import host
 from stoker.core.errors import StokerError, WireError
-from stoker.core.forking import at_fork
+from stoker.core.processes.forking import at_fork
 from stoker.core.saying import say
 from stoker.feed.program import Iteration, Program
 from stoker.feed.shell.crew import Arrival, Crew, Message, WorkerHandle

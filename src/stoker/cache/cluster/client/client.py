@@ -41,7 +41,7 @@ from stoker.cache.cluster.messages.node_channel import NodeChannel
 from stoker.cache.names import PAGE_BYTES, ObjectName
 from stoker.cache.versions import Version
 from stoker.core.errors import ClusterError, ConfigError, PeerRefusedError, WireError
-from stoker.core.forking import ForkedLock, at_fork
+from stoker.core.processes.forking import ForkedLock, at_fork
 from stoker.core.saying import say
 from stoker.wire.framing import FrameHeader
 from stoker.wire.secrets import load_secrets

@@ -23,7 +23,7 @@ from stoker.cache.cluster.messages.frames import Blob, Kind, Reason
 from stoker.cache.cluster.messages.handshake import Identity, greet
 from stoker.cache.cluster.messages.node_channel import NodeChannel
 from stoker.core.errors import ClusterError, PeerLostError, WireError
-from stoker.core.forking import at_fork
+from stoker.core.processes.forking import at_fork
 from stoker.wire.sockets import check_address, dial
 from stoker.wire.tls import dialled
 

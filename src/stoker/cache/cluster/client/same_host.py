@@ -17,7 +17,7 @@ from stoker.cache.store.layout import Layout
 from stoker.cache.store.page_store import PageStore
 from stoker.cache.versions import Version
 from stoker.core.errors import CacheError
-from stoker.core.forking import ForkedLock
+from stoker.core.processes.forking import ForkedLock
 
 MAX_ROOTS = 64
 

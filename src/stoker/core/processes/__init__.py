@@ -1,0 +1,1 @@
+"""Processes: forks, lives that are tied to a parent's, interrupts."""
