@@ -79,6 +79,7 @@ def _root(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+@pytest.mark.slow("reads the source of each module")
 def test_names_of_libraries_are_replaced_in_one_module() -> None:
     found = {
         str(path.relative_to(SOURCE)): lines

@@ -195,7 +195,7 @@ def _encoder(model: str, request: InferRequest) -> Callable[[Answering, Outputs]
             made.outputs.add(name=name, datatype=name_of(array.dtype), shape=array.shape)
             made.raw_output_contents.append(array.tobytes())
         for name, fact in version.interface.parameters.items():
-            setattr(made.parameters[name], _FACTS[type(fact)], fact)
+            made.parameters[name].CopyFrom(message_class("InferParameter")(**{_FACTS[type(fact)]: fact}))
         return made.SerializeToString()
 
     return encode

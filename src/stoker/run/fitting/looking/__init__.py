@@ -1,1 +1,1 @@
-"""What is seen of a program while it is traced: its model, its call, what forward passes change, who reads gradients."""
+"""What is seen of a program that is traced: its model, its call, what a forward pass changes, who reads gradients."""
