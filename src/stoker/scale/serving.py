@@ -4,7 +4,8 @@ An idle engine starts at once with what waits; waiting for more never paid (a ba
 busy). A request is refused on arrival if its predicted end is later than a margin of its time, and dropped when an
 engine would take it if it cannot make it any more: without either, a queue under overload answers everything late.
 The measured costs are a belief; a running ratio of times taken to times predicted corrects it, and the size of batches
-follows. What that ratio does not explain is noise: a request is dropped unless there is time for it as well.
+follows. What that ratio does not explain is noise: a request is dropped unless there is time for it as well, and for
+its answer to be written behind its batch.
 
 Source: the rules and figures of "Serving" in docs/design/serve.md, from simulations and from measurements.
 """
@@ -111,6 +112,8 @@ class ServingQueue:
         """Seconds that batches take over those predicted from the curve."""
         self.spread = 0.0
         """Mean deviation of a batch's time from the expected one, as a share of it."""
+        self.after_s = 0.0
+        """Seconds from the end of a batch until its answers are written."""
         self._engines = engines
         self._heap: list[tuple[int, float, int, QueuedRequest]] = []
         self._again: list[QueuedRequest] = []
@@ -155,7 +158,7 @@ class ServingQueue:
         # counts with the later one.
         ready = ([0.0] * self._engines + busy)[-self._engines :]
         rounds, place = divmod(int(batches), len(ready))
-        return ready[place] + rounds * full_s + own_s
+        return ready[place] + rounds * full_s + own_s + self.after_s
 
     def refusal_s(self, now_s: float, priority: int) -> float | None:
         """None if a request that arrives now can be answered in time; else in how many seconds it is worth a try."""
@@ -207,9 +210,9 @@ class ServingQueue:
         noise = min(_DEVIATIONS * self.spread, _MOST_NOISE)
 
         def latest_s(samples: int) -> float:
-            """When a batch will have ended, nearly always; the noise of the one before it is its own."""
+            """When a batch will be answered, nearly always; the noise of the one before it is its own."""
             took_s = self._expected_s(samples)
-            return now_s + wait_s + took_s + noise * math.hypot(wait_s, took_s)
+            return now_s + wait_s + took_s + noise * math.hypot(wait_s, took_s) + self.after_s
 
         usual_s = latest_s(likely)
         while self._heap and samples < self.batch and len(others) < _SCAN * self.batch:
@@ -271,6 +274,10 @@ class ServingQueue:
             self._measured_s = now_s
             if abs(self.ratio / self._ratio_of_batch - 1.0) > _RESIZE_FRAC:
                 self.batch, self._ratio_of_batch = self._best_batch(self.ratio), self.ratio
+
+    def answered(self, after_s: float) -> None:
+        """Notes how long after the end of a batch its answers were written."""
+        self.after_s += _RECENT * (after_s - self.after_s)
 
     def _best_batch(self, ratio: float) -> int:
         # A request may come right after a batch began: it waits for that one, and then for its own.

@@ -93,3 +93,7 @@ class BatchPolicy(Protocol):
     def ended(self, now_s: float, batch: int, samples: int, took_s: float | None) -> None:
         """Notes that it ended after ``took_s``; None where its engine was lost, which says nothing about its cost."""
         ...
+
+    def answered(self, after_s: float) -> None:
+        """Notes how long after the end of a batch its answers were written."""
+        ...

@@ -160,6 +160,7 @@ def serve_trace(
             assert isinstance(what, _Running)
             del busy[what.batch]
             policy.ended(now_s, what.batch, what.samples, what.took_s)
+            policy.answered(front.after_s)
             trace.latencies_s += [now_s + front.after_s - arrived.pop(each.number) for each in what.requests]
             trace.end_s = now_s
             if what.next is not None:

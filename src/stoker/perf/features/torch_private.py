@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses import fake_tensor as _fake
+from torch.nn.modules import module as _modules
 from torch.utils import _python_dispatch as _dispatch
 from torch.utils import _pytree as _trees
 from torch.utils.data import dataloader as _loading
@@ -51,6 +52,11 @@ SYMBOLS = (
     ("torch.nn.Module._compiled_call_impl", "whether a module was compiled in place", "before 2.6"),
     ("torch.nn.Module._modules", "modules inside of a module", "before 2.6"),
     ("torch.nn.Module._parameters", "read where a module is moved", "before 2.6"),
+    (
+        "torch.nn.modules.module._global_forward_hooks_with_kwargs",
+        "a hook that is gone leaves its number",
+        "before 2.6",
+    ),
     ("torch.nn.modules.batchnorm._BatchNorm.forward", "stands in for a norm over all ranks", "before 2.6"),
     ("torch.nn.parallel.DistributedDataParallel._set_static_graph", "does nothing where traced", "before 2.6"),
     ("torch.testing._internal.distributed.fake_pg.FakeStore", "a process group that meets nobody", "before 2.6"),
@@ -150,3 +156,9 @@ def is_compiled_in_place(module: nn.Module) -> bool:
 def undo_compiling_in_place(module: nn.Module) -> None:
     """Undoes compilation in place."""
     module._compiled_call_impl = None
+
+
+def remove_hook(handle: Any) -> None:
+    """Ends a hook of all modules; torch keeps the number of one with named arguments, and `torch.compile` warns."""
+    handle.remove()
+    _modules._global_forward_hooks_with_kwargs.pop(handle.id, None)

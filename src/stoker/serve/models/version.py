@@ -65,6 +65,7 @@ class _Computed(NamedTuple):
     batch: _Batch
     slot: int
     done: BatchDone
+    ended_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +217,7 @@ class ModelVersion:
         took_s = max(now_s - batch.begun_s, done.took_s)  # the service may hear of two at once
         self.policy.ended(now_s, batch.of_policy, batch.samples, took_s)
         self._seen.batch(batch.samples, done.took_s, took_s - done.took_s)
-        self._computed.append(_Computed(batch, slot, done))
+        self._computed.append(_Computed(batch, slot, done, now_s))
         if self.policy.is_full:
             self._pump()
         self._turn_soon()
@@ -339,9 +340,10 @@ class ModelVersion:
     def _answer_computed(self) -> None:
         """Answers what engines have left, and frees its slots."""
         computed, self._computed = self._computed, []
-        for batch, slot, done in computed:
+        for batch, slot, done, ended_s in computed:
             self._answer_batch(batch, slot, done)
             self.pool.ring.give_back(slot)
+            self.policy.answered(monotonic() - ended_s)
 
     def _answer_batch(self, batch: _Batch, slot: int, done: BatchDone) -> None:
         memory, interface = self.pool.memory(slot), self.interface

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from stoker.perf.features.torch_private import FakeTensor, tree_leaves
+from stoker.perf.features.torch_private import FakeTensor, remove_hook, tree_leaves
 from stoker.perf.features.tracing.distributed import paths
 from stoker.perf.features.tracing.given import GivenObjects
 from stoker.perf.features.tracing.places import outermost
@@ -96,7 +96,7 @@ class StepFollower:
             yield
         finally:
             for handle in handles:
-                handle.remove()
+                remove_hook(handle)
 
     def _add(self, root: nn.Module) -> None:
         for parameter in root.parameters():

@@ -12,6 +12,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,12 +35,23 @@ from stoker.train.fitting.recomputing import why_not, why_not_changed
 _NOT_REPLICATED = "its model is not what DistributedDataParallel holds"
 
 
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A forward pass that has begun."""
+
+    module: nn.Module
+    before: Reached | None
+    named: dict[str, Any]
+    handled: BaseException | None
+    """What the program was handling when it began."""
+
+
 class ModelLook:
     """What is seen of the modules and optimizers of a process, from :meth:`install` to :meth:`remove`."""
 
     def __init__(self) -> None:
         self._handles: list[Any] = []
-        self._running: list[tuple[nn.Module, Reached | None]] = []
+        self._running: list[_Running] = []
         self._named: dict[str, Any] = {}
         """Named arguments of the module that is called, which torch does not tell before its forward pass."""
         self._changed: dict[int, str] = {}
@@ -61,7 +73,7 @@ class ModelLook:
         steps: Any = importlib.import_module("torch.optim.optimizer")
         self._handles = [
             registry.register_module_forward_pre_hook(self._enter),
-            registry.register_module_forward_hook(self._leave, with_kwargs=True, always_call=True),
+            registry.register_module_forward_hook(self._leave, always_call=True),
             steps.register_optimizer_step_pre_hook(self._step),
         ]
         self._patches.set(nn.Module, "__call__", self._calling(nn.Module.__call__))
@@ -121,18 +133,18 @@ class ModelLook:
             self._called.add(id(module))
             self._modules.append(module)
         # Without gradients nothing is repeated.
-        self._running.append((module, reached_by(module, args, named) if torch.is_grad_enabled() else None))
+        before = reached_by(module, args, named) if torch.is_grad_enabled() else None
+        self._running.append(_Running(module, before, named, sys.exc_info()[1]))
 
-    def _leave(self, module: nn.Module, args: Any, *rest: Any) -> None:
-        """Looks again; torch leaves out the named arguments where the forward pass has raised."""
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Looks again, but not where the forward pass has raised."""
         while self._running:
-            begun, before = self._running.pop()
-            if begun is module:
-                reason = ""
-                if before is not None and len(rest) == 2:
-                    reason = change(before, reached_by(module, args, rest[0]))
-                if reason and id(module) not in self._changed:
-                    self._changed[id(module)] = reason
+            begun = self._running.pop()
+            if begun.module is module:
+                if begun.before is not None and sys.exc_info()[1] is begun.handled:
+                    reason = change(begun.before, reached_by(module, args, begun.named))
+                    if reason:
+                        self._changed.setdefault(id(module), reason)
                 return
 
     def _step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
