@@ -18,6 +18,8 @@ memory of its parent: a process that has run the cache's tests before takes five
 
 EXHAUSTIVE: dict[str, str] = {
     "tests/cli/deploy/test_build.py::test_a_module": "stays: its first step, and each command by itself",
+    "tests/deploy/importing/test_batch_constants.py::test_a_bert": "stays: masks of all forms",
+    "tests/deploy/importing/test_preparing.py::test_training_wins": "stays: numbers and state of a prepared model",
     "tests/deploy/hardware/test_fitting.py::test_a_dense": "stays: what is too large; no synthesis there",
     "tests/deploy/hardware/test_engine.py::test_models_made_at_random": "stays: four models on one engine, a change",
     "tests/deploy/hardware/test_many_nets.py": "stays: test_live, most units in one simulator",
@@ -134,9 +136,7 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/profiling/test_served.py::test_no_more_of_the_same": "stays: what a run gains; the words, in test_advice",
     "tests/run/exchanging/test_exchanging.py::test_a_rank_of_another_version": "stays: train/program/test_versions",
     "tests/run/fitting/test_fitting.py::test_a_program_that_fits": "stays: one that is made to fit",
-    "tests/run/fitting/test_fitting.py::test_a_cache*[9": "stays: one of the budgets",
-    "tests/run/fitting/test_fitting.py::test_a_cache*[7": "stays: one of the budgets",
-    "tests/run/fitting/test_fitting.py::test_a_cache*[6": "stays: one of the budgets",
+    "tests/run/fitting/test_fitting.py::test_a_cache": "stays: objects that a block writes to, in train/fitting",
     "tests/run/fitting/test_fitting.py::test_a_report_touches": "stays: as above; no plan, in perf",
     "tests/run/fitting/test_frameworks.py": "stays: a program without a framework",
     "tests/run/fitting/test_fitting.py::test_what_fits_no_other_way": "stays: host memory, in train/fitting",

@@ -82,6 +82,7 @@ def test_definitions_that_are_none_are_named(
     assert said in capfd.readouterr().err
 
 
+@pytest.mark.slow("a program is traced until it is interrupted")
 @pytest.mark.usefixtures("warm_pythons")
 def test_an_interrupt_ends_it_and_the_program_that_it_traces(folder: Path) -> None:
     (folder / "slow.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(60)\n", encoding="utf-8")

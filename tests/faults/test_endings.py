@@ -46,6 +46,7 @@ def started(
     return trials
 
 
+@pytest.mark.slow("programs are killed at every stage")
 def test_killed(stack: ExitStack, tmp_path: Path) -> None:
     trials = started(stack, tmp_path, STAGES)
     for name, trial in trials.items():

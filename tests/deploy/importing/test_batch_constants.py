@@ -89,6 +89,7 @@ def test_means_over_any_axes(axes: int | tuple[int, ...], kept: bool) -> None:
     assert np.sqrt(np.square(found - real).mean()) < 0.06 * real.std()
 
 
+@pytest.mark.slow("imports transformers")
 def test_a_bert_is_imported() -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)

@@ -114,6 +114,7 @@ def test_it_can_not_be_prepared_twice() -> None:
         prepare(prepared, samples(), WIDTHS)
 
 
+@pytest.mark.slow("trains a network, and once more at its widths")
 def test_training_wins_at_two_bits() -> None:
     known = samples()
     module = network()

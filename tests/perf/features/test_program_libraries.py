@@ -45,6 +45,7 @@ def features(folder: Path, program: str) -> StepFeatures:
     return StepFeatures.from_json((folder / "f.json").read_bytes())
 
 
+@pytest.mark.slow("imports Lightning")
 def test_lightning(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     found = features(tmp_path, LIGHTNING)
