@@ -36,7 +36,7 @@ def test_all_outputs_are_the_laws(tmp_path: Path, first: int, fifos: str) -> Non
             closed = [structure.cycles_of(end) for end in structure.outputs]
             assert measured == pytest.approx(closed, rel=0.01)
             first_done = [seen.latency(at) for at in range(len(structure.outputs))]
-            assert latencies(structure) == pytest.approx(first_done, rel=0.03)
+            assert latencies(structure) == pytest.approx(first_done, rel=0.03, abs=4)  # of joins
 
 
 @pytest.mark.slow("compiles a simulator")
