@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from stoker.deploy.hardware.fitting import check_room
-from stoker.deploy.hardware.verification import PROCESSES, WAYS, compared, law_of
+from stoker.deploy.hardware.verification import in_ways
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.graph import IntegerGraph, Integers
 from stoker.deploy.rtl.engine.compiling import compiled
@@ -79,7 +79,7 @@ def verify_engine(
     graph: IntegerGraph, folder: Path, inputs: Mapping[str, Integers], *, kept_in: Path | None = None,
     limit_s: float = 3600.0,
 ) -> VerifiedDesign:  # fmt: skip
-    """Compares every output of a model on an engine with the law's, sent in all of :data:`WAYS`.
+    """Compares every output of a model on an engine with the law's, with and without pauses.
 
     Args:
         graph: of the model.
@@ -96,14 +96,8 @@ def verify_engine(
     description = read_engine(folder)
     lint_engine(folder, limit_s=limit_s)
     program = engine_simulator(folder, kept_in, limit_s=limit_s)
-    with ThreadPoolExecutor(PROCESSES) as pool:
-        runs = [
-            pool.submit(simulate_engine, program, folder, graph, inputs, stalls=stalls, limit_s=limit_s)
-            for stalls in WAYS.values()
-        ]
-        law = law_of(graph, inputs)
-        found = tuple(compared(way, law, description, *run.result()) for way, run in zip(WAYS, runs, strict=True))
-    return VerifiedDesign(ways=found, cycles=description.cycles)
+    run = partial(simulate_engine, program, folder, graph, inputs, limit_s=limit_s)
+    return in_ways(run, graph, inputs, description)
 
 
 def fit_engine(folder: Path, part: Fpga, kept_in: Path | None = None, *, limit_s: float, seed: int = 1) -> FittedDesign:

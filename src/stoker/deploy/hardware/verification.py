@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -27,8 +28,13 @@ PROCESSES = 2
 _BATCH = 256
 
 
-class WithFifos(Protocol):
-    """What a design says of its FIFOs."""
+class DescribedDesign(Protocol):
+    """What a design says of itself."""
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of a sample, back to back."""
+        ...
 
     @property
     def fifos(self) -> dict[str, int]:
@@ -58,13 +64,27 @@ def verify(
     description = read_design(design)
     lint(design, limit_s=limit_s)
     program = simulator(design, kept_in, limit_s=limit_s)
+    run = partial(simulate, program, design, description, inputs, limit_s=limit_s)
+    return in_ways(run, graph, inputs, description, ways)
+
+
+def in_ways(
+    run: Callable[..., tuple[Mapping[str, NDArray[np.int32]], Outcome]], graph: IntegerGraph,
+    inputs: Mapping[str, Integers], description: DescribedDesign, ways: Sequence[str] = tuple(WAYS),
+) -> VerifiedDesign:  # fmt: skip
+    """Runs a simulator in some ways, two at a time, and compares every output with the law's.
+
+    Args:
+        run: takes pauses, as ``stalls``; returns results by name, and what was seen.
+        graph: that the design was made from.
+        inputs: input values by name, each (samples, …).
+        description: of the design.
+        ways: of :data:`WAYS`.
+    """
     with ThreadPoolExecutor(PROCESSES) as pool:
-        runs = [
-            pool.submit(simulate, program, design, description, inputs, stalls=WAYS[way], limit_s=limit_s)
-            for way in ways
-        ]
+        runs = [pool.submit(run, stalls=WAYS[way]) for way in ways]
         law = law_of(graph, inputs)
-        found = tuple(compared(way, law, description, *run.result()) for way, run in zip(ways, runs, strict=True))
+        found = tuple(_compared(way, law, description, *each.result()) for way, each in zip(ways, runs, strict=True))
     return VerifiedDesign(ways=found, cycles=description.cycles)
 
 
@@ -79,8 +99,8 @@ def law_of(graph: IntegerGraph, inputs: Mapping[str, Integers]) -> dict[str, NDA
     return {name: np.concatenate([part[name].reshape(len(part[name]), -1) for part in parts]) for name in parts[0]}
 
 
-def compared(
-    way: str, law: Mapping[str, NDArray[np.int32]], description: WithFifos,
+def _compared(
+    way: str, law: Mapping[str, NDArray[np.int32]], description: DescribedDesign,
     results: Mapping[str, NDArray[np.int32]], outcome: Outcome,
 ) -> VerifiedWay:  # fmt: skip
     """One run against the law's outputs, flat for each sample."""
@@ -95,7 +115,7 @@ def compared(
     )  # fmt: skip
 
 
-def problem_of(outcome: Outcome, description: WithFifos, samples: int) -> str:
+def problem_of(outcome: Outcome, description: DescribedDesign, samples: int) -> str:
     """What was wrong besides the numbers; empty if nothing was."""
     if outcome.wrong:
         return f"the outputs' protocol was broken: {outcome.wrong}"
