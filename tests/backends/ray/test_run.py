@@ -52,7 +52,7 @@ def test_a_wrong_address(tmp_path: Path, joining_environ: dict[str, str]) -> Non
 def test_the_same_losses_with_batches_of_a_clusters_nodes(
     cluster: clusters.ClusterRecord, joining_environ: dict[str, str], tmp_path: Path
 ) -> None:
-    slow = re.sub(r"end = .*pass\n", "time.sleep(0.01)\n", DATA, flags=re.DOTALL)
+    slow = re.sub(r"end = .*pass\n", "time.sleep(0.006)\n", DATA, flags=re.DOTALL)
     assert "sleep" in slow
     (tmp_path / "images.py").write_text(slow)
     (tmp_path / "train.py").write_text(PROGRAM)

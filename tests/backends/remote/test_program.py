@@ -41,7 +41,7 @@ if __name__ == "__main__":
     loader = DataLoader(Images(), batch_size=8, num_workers=1, shuffle=True)
     model = torch.nn.Linear(64, 1)
     optimizer = torch.optim.SGD(model.parameters(), 1e-6)
-    for epoch in range(2):
+    for epoch in range(3):
         for x, y in loader:
             loss = (model(x).squeeze() - y).pow(2).mean()
             optimizer.zero_grad()

@@ -17,7 +17,8 @@ from tests.waiting import await_that
 pytestmark = pytest.mark.integration
 
 MIB = PAGE_BYTES
-TIMEOUT_S = 1.0
+TIMEOUT_S = 2.0
+"""So long that a worker on a busy machine answers in time."""
 PATIENT_S = 8.0
 OBJECTS = 24
 
@@ -105,17 +106,17 @@ def test_a_stopped_worker_costs_one_time_out_once(nodes: Nodes, unix: bool) -> N
 
 
 def test_with_all_workers_gone_reads_go_to_the_store_within_its_budget(nodes: Nodes) -> None:
-    client = nodes.client(nodes.start_static(2), isolated_per_s=20.0, store_per_s=20.0, wait_s=0.1)
+    client = nodes.client(nodes.start_static(2), isolated_per_s=10.0, store_per_s=10.0, wait_s=0.1)
     objects = objects_of(nodes)
     assert fetch(client, objects[0][0], objects[0][1], [(0, 10)])[0] == [True]
     for node in list(nodes.plans):
         nodes.kill(node)
     started = time.monotonic()
-    for name, version, _ in objects[:2] * 14:
+    for name, version, _ in objects[:2] * 10:
         assert fetch(client, name, version, [(0, 10)])[0] == [False]
     took_s = time.monotonic() - started
-    assert client.counts.lost == 28
-    assert 0.1 < client.counts.waited_s <= 28 * 0.1  # 20 at once, then a wait each, never longer than `wait_s`
+    assert client.counts.lost == 20
+    assert 0.1 < client.counts.waited_s <= 20 * 0.1  # 10 at once, then a wait each, never longer than `wait_s`
     assert took_s >= client.counts.waited_s
 
 

@@ -20,6 +20,7 @@ from stoker.backends.ray.allocator.supervisor import COULD_NOT_START
 from stoker.backends.ray.broker import owner_of
 from stoker.backends.ray.clusters import MARK_ENV
 from stoker.scale.cluster.submissions import NodeSeat
+from tests.waiting import await_that
 
 PROGRAM = SubmittedProgram(
     python="/env/bin/python", words=("--cache", "train.py", "--lr", "1"), folder="/jobs",
@@ -131,7 +132,7 @@ class TestSupervisor:
                 assert process.stdin is not None
                 process.stdin.close()
             assert process.wait(10) == 128 + signal.SIGKILL
-            assert not any(is_alive(pid) for pid in pids)
+            await_that("its children end with it", lambda: not any(is_alive(pid) for pid in pids))
 
     def test_a_folder_that_is_not_there_is_said(self, tmp_path: Path) -> None:
         with supervised(tmp_path, "") as process:

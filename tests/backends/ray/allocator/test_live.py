@@ -123,6 +123,7 @@ def broker(name, need, user):
     # What people chose is kept, too: these quotas are what both have.
     assert driver("jobs.control(ControlChange(quotas={'ann': 3, 'bob': 5}, objective='fair'))")["grace_s"] is None
     pid = driver("jobs._ask('pid')")
+    killed_s = time.monotonic()
     os.kill(pid, signal.SIGKILL)
 
     def known() -> bool:
@@ -131,13 +132,14 @@ def broker(name, need, user):
         return driver(f"{answered} and len(ray.get(ref)) == 2")
 
     until(known)
+    restart_s = time.monotonic() - killed_s
     assert driver("jobs._ask('pid')") != pid
     assert driver("jobs.control(ControlChange())")["objective"] == "fair"
     # Quotas stay until both have left: without them "fair" gives all to who came first to the new allocator.
     for _ in range(20):
         assert held() == before
         time.sleep(0.1)
-    assert driver("slowest_s") < 0.5, "who reports never waits"
+    assert driver("slowest_s") < restart_s / 2, "who reports never waits for the next one"
     driver("[ann_client.leave(), bob_client.leave()] and None")
     driver("jobs.control(ControlChange(quotas={'ann': None, 'bob': None}))")
     # As a broker asks: nothing is known at first, then what is free.
@@ -171,8 +173,11 @@ def test_jobs_are_preempted_survive_the_allocator_and_leave_nothing(queue: Queue
     assert second == first.replace("step 0", "step 1")
     queue.wait(stubborn, "cancelled")
     assert not Path(f"/proc/{pid}").exists()
-    assert (
-        queue.driver("[g['name'] for g in ray.util.placement_group_table().values() if g['state'] != 'REMOVED']") == []
+    until(
+        lambda: (
+            queue.driver("[g['name'] for g in ray.util.placement_group_table().values() if g['state'] != 'REMOVED']")
+            == []
+        )
     )
 
 
