@@ -26,8 +26,12 @@ etcd:
 demo: setup
 	@$(BIN)/stoker demo
 
-# What people run, at most 10 minutes on 2 cores. Cheap checks first; the last line is pytest's.
-test: checks unit integration
+# What people run, at most 10 minutes on 2 cores. Cheap checks first; types take one core for a minute, and unit tests
+# both: together they end sooner. The last line is pytest's.
+test: setup
+	$(MAKE) --no-print-directory -j 2 --output-sync lint layers
+	$(MAKE) --no-print-directory -j 2 types unit
+	$(MAKE) --no-print-directory integration
 
 # Everything, at most 45 minutes on 2 cores: what CI runs.
 test-all: test exhaustive
@@ -49,15 +53,15 @@ unit: setup
 	$(BIN)/python -m pytest -q -n 2 -m "not integration and not exhaustive"
 
 # Those that fork data workers from their own process are run apart: a fork costs in proportion to the memory of its
-# parent. All wait as much as they compute, and are three at a time.
+# parent. All wait as well as compute, and are three at a time.
 integration: setup
 	$(call live,integration and forking and not exhaustive,3)
 	$(call live,integration and not forking and not exhaustive,3)
 
 # Kinds of tests of which `make test` has one each, over all that they can be about.
 exhaustive: setup
-	$(call live,exhaustive and forking,2)
-	$(call live,exhaustive and not forking,2)
+	$(call live,exhaustive and forking,3)
+	$(call live,exhaustive and not forking,3)
 
 # Tests of real processes, by mark, so many at a time. Those that fail are run once more, alone, and must pass then: in
 # thousands of starts of torchrun and Ray one goes wrong by itself. Both runs print their failures. A first run that

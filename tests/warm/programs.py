@@ -117,6 +117,7 @@ class Program(subprocess.Popen[Any]):
             super()._execute_child(args, *others)  # type: ignore[misc]
             return
         request, streams, pipes = request_of(args, others)
+        request.env.setdefault(AT_IMPORT[0], "1")  # so that one server is enough, and tests at once have cores
         try:
             self.pid, self._ended = server_for(request.env).start(request, streams)
             self._child_created = True

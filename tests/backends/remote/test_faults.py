@@ -19,7 +19,11 @@ from tests.faults.harness import below, is_alive, named
 from tests.faults.serve import Record, loader_of, served
 from tests.waiting import await_that
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(110)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(110),
+    pytest.mark.slow("a host loads the program for each of them"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from stoker.cache.store.layout import noted_policy
 from stoker.records.events import CacheUsed
 from stoker.records.runlog import find_run, read_run
 from tests.cache.s3_server import KEY, SECRET, S3Server
+from tests.warm import programs
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(100)]
 
@@ -67,7 +68,7 @@ def environ(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> di
 
 def run(program: str, folder: Path, environ: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:
     (folder / "program.py").write_text(program)
-    done = subprocess.run(
+    done = programs.run(
         [sys.executable, "-m", "stoker", "run", "--cache", *options, "program.py"],
         cwd=folder, env=environ, capture_output=True, text=True, timeout=90, check=False,
     )  # fmt: skip

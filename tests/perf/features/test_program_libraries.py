@@ -55,6 +55,7 @@ def test_lightning(tmp_path: Path) -> None:
     assert {layer.module for layer in found.layers} >= {"inner"}
 
 
+@pytest.mark.slow("transformers is loaded, and a training is traced")
 def test_trainer_with_accumulation(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
