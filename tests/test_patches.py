@@ -41,8 +41,13 @@ def strays(tree: ast.Module) -> Iterator[str]:
     """Lines that set attributes or items of what is imported from libraries, special methods, or by ``setattr``."""
     names = _library_names(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in SETTERS and ast.unparse(node.args[0]) != "self":
-            yield f"line {node.lineno}: {ast.unparse(node.func)}"
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in SETTERS
+            and ast.unparse(node.args[0]) != "self"
+        ):
+            yield f"line {node.lineno}: {node.func.id}"
         for target in _targets(node):
             if not isinstance(target, ast.Attribute | ast.Subscript):
                 continue

@@ -127,13 +127,12 @@ class Taking:
         """Items that other machines have made."""
         return self.counters.items_away
 
-    def until_away(self, more: int = 5, timeout_s: float = 100.0, pause_s: float = 0.0) -> None:
-        """Takes until other machines have made so many items more, and rests behind each batch."""
+    def until_away(self, more: int = 5, timeout_s: float = 100.0) -> None:
+        """Takes until other machines have made so many items more."""
         wanted, deadline = self.away + more, time.monotonic() + timeout_s
         while self.away < wanted:
             assert time.monotonic() < deadline, f"no items from other machines within {timeout_s} s"
             self.take(1)
-            time.sleep(pause_s)
 
 
 def gateways() -> list[int]:
