@@ -23,12 +23,13 @@ from stoker.train import torch_private
 _PAUSE_S, _PAUSES = 2e-5, 5000
 """Between two looks at who holds a buffer, and the most of them: 0.1 s and more, behind which the pass goes on."""
 
-# Torch has renamed it and warns of the old name.
-_gather: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+# The first name is the newer one: such a torch warns of the other.
+_NAMES = ("all_gather_single", "all_gather_into_tensor")
+_gather: Callable[..., Any] = next(getattr(dist, name) for name in _NAMES if hasattr(dist, name))
 
 
 def set_collectives(unit: nn.Module) -> None:
-    """Gives a sharded unit on CPUs these collectives; with a torch that has no such choice (before 2.8) it keeps its own."""
+    """Gives a sharded unit on CPUs these collectives; it keeps torch's where torch has no such choice."""
     untyped: Any = unit
     if hasattr(unit, "set_custom_reduce_scatter"):
         untyped.set_custom_reduce_scatter(_SumInPlace())
