@@ -25,6 +25,7 @@ from torch.utils import _pytree as _trees
 SYMBOLS = (
     # dotted name, purpose, since
     ("torch._C.StorageBase._cdata", "tells one memory from another", "before 2.6"),
+    ("torch._C._storage_Use_Count", "whether a thread of a process group holds a buffer", "before 2.6"),
     ("torch._subclasses.fake_tensor.FakeTensor", "a tensor of a trace has no values", "before 2.6"),
     ("torch.Tensor._indices", "indices of a sparse tensor", "before 2.6"),
     ("torch.Tensor._values", "values of a sparse tensor", "before 2.6"),
@@ -91,6 +92,11 @@ without_modes: Callable[[], Any] = _dispatch._disable_current_modes
 AveragingNorm = nn.modules.batchnorm._NormBase
 identity_of: Callable[[torch.UntypedStorage], int] = operator.attrgetter("_cdata")
 """A number that identifies a storage as long as it lives."""
+
+
+def holders_of(tensor: Tensor) -> int:
+    """How many objects hold a tensor's memory."""
+    return torch._C._storage_Use_Count(identity_of(tensor.untyped_storage()))
 
 
 def version_of(tensor: Tensor) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec.structs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,11 +15,11 @@ EVENTS = 10
 """Of each block, in each pass."""
 
 
-def chain(weights: list[int], rest: int = 0) -> MemoryTimeline:
+def chain(weights: list[int], rest: int = 0, target: str = "cpu") -> MemoryTimeline:
     """Blocks that are called one after another, with nothing but weights and gradients, and a layer in front."""
     paths = ["front", *(f"blocks.{number}" for number in range(len(weights)))]
     sizes = [rest, *weights]
-    begin = len(sizes)
+    begin = len(sizes) + 1
     forward = [begin + EVENTS * (place + 1) for place in range(len(sizes))]
     backward = [forward[-1] + EVENTS * (place + 1) for place in range(len(sizes))]
     end = backward[-1] + 3 * EVENTS
@@ -38,18 +39,47 @@ def chain(weights: list[int], rest: int = 0) -> MemoryTimeline:
     ]
     calls.append(CallInTime(end - EVENTS, "add_", "pointwise", "optimizer", "", 0.0))
     return MemoryTimeline(
-        name="p", target="cpu", batch_size=1, begin=begin, end=end, buffers=tuple(buffers), calls=tuple(calls)
+        name="p", target=target, batch_size=1, begin=begin, end=end, buffers=tuple(buffers), calls=tuple(calls)
     )
 
 
-def peak(weights: list[int], kept: int, ranks: int, rest: int = 0) -> int:
+def peak(weights: list[int], kept: int, ranks: int, rest: int = 0, target: str = "cpu") -> int:
     units = [f"blocks.{number}" for number in range(len(weights))]
-    return step_peak(with_shares(chain(weights, rest), units, units[len(units) - kept :], ranks)).bytes
+    return step_peak(with_shares(chain(weights, rest, target), units, units[len(units) - kept :], ranks)).bytes
 
 
-def test_a_backward_pass_has_four_times_a_block_besides_the_shares() -> None:
-    # Weights, gradients, the next block's buffer, the last one's reduction; shares of six, and gradients of four.
-    assert peak([1000] * 6, 0, 4) == 4 * 1000 + (6 + 4) * 1000 // 4
+@pytest.mark.parametrize(("target", "blocks"), [("cpu", 3), ("cuda", 4)])
+def test_a_backward_pass_has_blocks_whole_besides_the_shares(target: str, blocks: int) -> None:
+    # Weights, gradients, the next block's buffer, on GPUs the last one's reduction; shares of six, gradients of four.
+    assert peak([1000] * 6, 0, 4, target=target) == blocks * 1000 + (6 + 4) * 1000 // 4
+
+
+def test_a_block_is_copied_out_of_its_buffer_beside_that_of_the_one_before() -> None:
+    timeline = with_shares(chain([1000] * 3), [f"blocks.{number}" for number in range(3)], (), 4)
+    ahead = [call.at for call in timeline.calls if call.phase == "forward"]
+    live = live_bytes(timeline)
+    assert [max(live[start - 3 : start]) for start in ahead[1:]] == [750 + 2000, 750 + 3000, 750 + 3000]
+    assert [live[start] for start in ahead[1:]] == [750 + 2000] * 3, "weights and their own buffer"
+
+
+def test_gradients_of_micro_batches_are_whole_until_the_last_one_reduces_them() -> None:
+    once = chain([1000] * 3)
+    past, length = once.begin, once.end - once.begin
+
+    def later(at: int) -> int:
+        return at + length if at >= past else at
+
+    # A second pass before the optimizer's step, to gradients that are there.
+    steps = [call for call in once.calls if call.phase != "optimizer"]
+    calls = [*steps, *(msgspec.structs.replace(call, at=later(call.at)) for call in once.calls)]
+    buffers = [msgspec.structs.replace(each, death=later(each.death)) for each in once.buffers]
+    twice = msgspec.structs.replace(once, end=later(once.end), calls=tuple(calls), buffers=tuple(buffers))
+    changed = with_shares(twice, [f"blocks.{number}" for number in range(3)], (), 4)
+    second = [call.at for call in changed.calls if call.phase == "forward"][4:]
+    live = live_bytes(changed)
+    assert live[second[0] - 4] == 750 + 3000, "all gradients are whole between the passes"
+    assert live[second[2]] == 750 + 3000 + 2000, "and in the second one; weights and their buffer"
+    assert live[-1] == 750 + 750, "shares are left"
 
 
 def test_what_is_in_no_block_is_whole_from_the_first_pass_to_the_end() -> None:

@@ -24,7 +24,11 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 STAGED = "12MB"
 """What a pipeline of the program with large blocks fits alone."""
 SHARED, LEAST = "16.5MB", "9MB"
-"""What optimizer states in shares fit, and what needs shares of weights as well; DDP has 17.6 MB."""
+"""What optimizer states in shares fit, and what needs shares of weights as well; DDP has 17.6 MB.
+
+Whatever the measured rate of the link, states in shares take less than weights in shares; where blocks count their
+passes, nothing else fits ``SHARED``. Blocks that are repeated or stages may be the quicker ones where they can be had.
+"""
 
 
 def launched(folder: Path, name: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -141,10 +145,10 @@ def test_stoker_under_a_launcher(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow("a program is traced, and run on two ranks, twice")
-@pytest.mark.parametrize(("size", "kind"), [(SHARED, "zero1"), (LEAST, "fsdp2")])
-def test_an_exchange_leaves_shares_alone(size: str, kind: str, tmp_path: Path) -> None:
-    ranks(tmp_path, "plain")
-    first, _ = ranks(tmp_path, "fitted", "--fit", "auto", "--device-memory", size, "--comm", "auto")
+@pytest.mark.parametrize(("size", "word", "kind"), [(SHARED, "counting", "zero1"), (LEAST, "", "fsdp2")])
+def test_an_exchange_leaves_shares_alone(size: str, word: str, kind: str, tmp_path: Path) -> None:
+    ranks(tmp_path, "plain", word=word)
+    first, _ = ranks(tmp_path, "fitted", "--fit", "auto", "--device-memory", size, "--comm", "auto", word=word)
     check_alike(tmp_path, "fitted", 1e-6)
     run = run_of(tmp_path, "fitted")
     assert kind in run.applied

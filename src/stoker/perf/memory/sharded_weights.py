@@ -1,25 +1,31 @@
 """The memory of a rank that keeps shares of weights and gradients: what is whole for a while, and what exchanges hold.
 
 As torch's ``fully_shard`` does it (2.6 to 2.13, read and counted). A unit's weights are gathered into one buffer and
-copied out of it; the buffer stays until the next unit of the forward pass is gathered. In the backward pass the next
-unit's buffer is filled during the one before. Behind its backward pass a unit's gradients are copied into the input of
-their reduction, which stays until the next unit reduces. What belongs to no unit is whole from the first pass to the
-end of the last, and reduced there.
+copied out of it. In the forward pass the buffer stays until the next unit's weights have been copied, beside them and
+their own buffer; in the backward pass the next unit's buffer is filled during the one before. Behind its backward pass
+a unit's weights are freed and its gradients copied into the input of their reduction. That stays until the next unit
+reduces, on GPUs; on CPUs ``train`` frees it at once. What belongs to no unit is whole from the first pass to the end of
+the last, and reduced there. Of several passes in a step only the last one is taken to reduce, as under ``no_sync``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import msgspec.structs
 
 from stoker.perf.features.lifetimes import BufferLife, CallInTime, Category, MemoryTimeline
 from stoker.perf.memory.remedies import sharded
-from stoker.perf.memory.timeline import with_lives
+from stoker.perf.memory.timeline import stretched, with_lives
 
 REST = 0
 """Number of what belongs to no unit; units are counted from 1."""
+_TIMES = 4
+_BEHIND, _GATHERED, _AHEAD = -3, -2, -1
+"""What hooks do between two calls: what the last one's unit no longer needs goes, weights are gathered for the next
+one, and the buffer of the unit behind it is filled. Each is an event of its own before the next call's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +35,11 @@ class _Stay:
     Attributes:
         unit: its number.
         start: events before the first call.
-        last: events before the last one.
-        after: events before the call that follows.
+        after: events before the call that follows the last one.
     """
 
     unit: int
     start: int
-    last: int
     after: int
 
 
@@ -83,22 +87,30 @@ def with_shares(timeline: MemoryTimeline, units: Sequence[str], kept: Collection
 
 class _Sharing:
     def __init__(self, timeline: MemoryTimeline, units: Sequence[str], kept: Collection[str], ranks: int) -> None:
-        self._timeline, self._ranks = timeline, ranks
+        self._timeline, self._ranks = stretched(timeline, _TIMES), ranks
+        self._frees_sums = timeline.target == "cpu"
         self._numbers = UnitNumbers(units)
         self._is_kept = {number: path in kept for number, path in enumerate(units, 1)} | {REST: True}
         self._weights = [0] * (len(units) + 1)
         for each in timeline.buffers:
             if each.category == "parameters":
                 self._weights[self._numbers.of(each.module)] += each.bytes
-        self._ends = {call.at: after for call, after in _with_next(timeline)}
+        calls = self._timeline.calls
+        self._nexts = {id(call): after.at for call, after in pairwise(calls)}
+        if calls:
+            self._nexts[id(calls[-1])] = self._timeline.end
         self._lives: list[BufferLife] = []
         self._reduced: dict[int, int] = {}
-        """Event at which the gradients of a unit are reduced the last time."""
+        """Event at which the gradients of a unit are reduced."""
 
     def timeline(self) -> MemoryTimeline:
         """The changed one."""
-        for each in _passes(self._timeline.calls):
-            self._gather(each)
+        passes = _passes(self._timeline.calls)
+        # The last pass in which a unit has gradients reduces them.
+        last = {self._numbers.of(call.module): place for place, each in enumerate(passes) for call in each.back}
+        last[REST] = max(last.values(), default=0)
+        for place, each in enumerate(passes):
+            self._gather(each, {unit for unit, number in last.items() if number == place})
         self._whole_at_first()
         changed = sharded(self._timeline, self._ranks, weights=True)
         lives = list(changed.buffers)
@@ -134,86 +146,81 @@ class _Sharing:
 
         Args:
             calls: of a pass.
-            at_once: whether all calls of a unit count as one stay.
+            at_once: whether all calls of a unit count as one stay, with what is added to gradients behind them.
         """
         found: list[_Stay] = []
         places: dict[int, int] = {}
         last = REST
         for call in calls:
             unit = self._numbers.of(call.module)
+            after = self._nexts[id(call)]
             if unit == REST:
+                if at_once and last != REST and not call.module:
+                    found[places[last]] = replace(found[places[last]], after=after)
+                else:
+                    last = REST if at_once else last
                 continue
             if unit in places and (at_once or unit == last):
-                before = found[places[unit]]
-                found[places[unit]] = _Stay(unit, before.start, call.at, self._ends[call.at])
+                found[places[unit]] = replace(found[places[unit]], after=after)
             else:
                 places[unit] = len(found)
-                found.append(_Stay(unit, call.at, call.at, self._ends[call.at]))
+                found.append(_Stay(unit, call.at, after))
             last = unit
         return found
 
-    def _gather(self, each: _Pass) -> None:
+    def _gather(self, each: _Pass, reducing: Collection[int]) -> None:
         """What is whole in a pass, and buffers of its exchange."""
         inside = [call for call in each.ahead if call.module]
         if not inside:
             return
         ahead = self._stays(each.ahead, at_once=False)
         back = self._stays(each.back, at_once=True)
-        last = (each.back or each.ahead)[-1].at
-        end = max(last, self._ends[last] - 2)
-        self._ahead(ahead, inside[0].at, self._ends[inside[-1].at], back, end)
+        end = self._nexts[id((each.back or each.ahead)[-1])] + _BEHIND
+        self._ahead(ahead, inside[0].at, self._nexts[id(inside[-1])], back, end)
         if each.back:
             # What gets no gradient for its inputs is reduced at the end, as the rest is.
             first = ahead[0].unit if ahead and ahead[0].start == inside[0].at else REST
-            self._back(ahead, back, first, each.back[0].at, end)
+            self._back(ahead, back, first, each.back[0].at, end, reducing)
 
     def _ahead(self, stays: Sequence[_Stay], start: int, stop: int, back: Sequence[_Stay], end: int) -> None:
-        nexts = [stay.start for stay in stays[1:]] + [stop]
+        nexts = [stay.start + _AHEAD for stay in stays[1:]] + [stop]
         rest = self._weights[REST]
-        self._hold(rest, start - 1, stays[0].start if stays else stop)
-        self._hold(rest, start, end, "parameters")
-        released = {stay.unit: self._reducing(stay) for stay in back}
+        self._hold(rest, start + _GATHERED, stays[0].start + _AHEAD if stays else stop)
+        self._hold(rest, start + _GATHERED, end, "parameters")
+        released = {stay.unit: stay.after + _BEHIND for stay in back}
         whole: set[int] = set()
         for stay, following in zip(stays, nexts, strict=True):
             if stay.unit in whole:
                 continue
             nbytes = self._weights[stay.unit]
-            self._hold(nbytes, stay.start - 1, following)
+            self._hold(nbytes, stay.start + _GATHERED, following)
             if self._is_kept[stay.unit]:
                 whole.add(stay.unit)
-                self._hold(nbytes, stay.start, released.get(stay.unit, end), "parameters")
+                self._hold(nbytes, stay.start + _GATHERED, released.get(stay.unit, end), "parameters")
             else:
-                self._hold(nbytes, stay.start, max(stay.last + 1, stay.after - 1), "parameters")
+                self._hold(nbytes, stay.start + _GATHERED, stay.after + _BEHIND, "parameters")
 
-    @staticmethod
-    def _reducing(stay: _Stay) -> int:
-        """Event behind the unit's backward pass, before that of the next one begins."""
-        return max(stay.last, stay.after - 2)
-
-    def _back(self, ahead: Sequence[_Stay], back: Sequence[_Stay], first: int, start: int, end: int) -> None:
+    def _back(
+        self, ahead: Sequence[_Stay], back: Sequence[_Stay], first: int, start: int, end: int, reducing: Collection[int]
+    ) -> None:
         order = list(dict.fromkeys(stay.unit for stay in reversed(ahead)))
         begins = {stay.unit: stay.start for stay in back}
         # The last unit is gathered when the backward pass of the rest begins, others in that of the unit before.
-        asked = dict(zip(order, [start + 1 if self._weights[REST] else None, *map(begins.get, order)], strict=False))
-        reduced = [end if stay.unit == first else self._reducing(stay) for stay in back]
+        asked = dict(zip(order, [start if self._weights[REST] else None, *map(begins.get, order)], strict=False))
+        reduced = [end if stay.unit == first else stay.after + _BEHIND for stay in back]
         for stay, at, following in zip(back, reduced, [*reduced[1:], end], strict=True):
             nbytes = self._weights[stay.unit]
             if not self._is_kept[stay.unit]:
                 earlier = asked.get(stay.unit)
-                begun = stay.start - 1 if earlier is None else min(earlier, stay.start - 1)
-                self._hold(nbytes, begun, stay.start)
-                self._hold(nbytes, stay.start - 1, at, "parameters")
-            self._hold(nbytes, at, following if following > at else at + 1)
-            self._reduced[stay.unit] = at
-        self._hold(self._weights[REST], end, end + 1)
-        self._reduced[REST] = end
-
-
-def _with_next(timeline: MemoryTimeline) -> Iterator[tuple[CallInTime, int]]:
-    """Calls, each with the events before the one that follows."""
-    calls = timeline.calls
-    for place, call in enumerate(calls):
-        yield call, calls[place + 1].at if place + 1 < len(calls) else timeline.end
+                begun = stay.start + _GATHERED
+                self._hold(nbytes, begun if earlier is None else min(earlier + _AHEAD, begun), stay.start + _AHEAD)
+                self._hold(nbytes, begun, at, "parameters")
+            if stay.unit in reducing:
+                self._hold(nbytes, at, following if following > at and not self._frees_sums else at + 1)
+                self._reduced[stay.unit] = at
+        if REST in reducing:
+            self._hold(self._weights[REST], end, end + 1)
+            self._reduced[REST] = end
 
 
 def _passes(calls: Sequence[CallInTime]) -> list[_Pass]:

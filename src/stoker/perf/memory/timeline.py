@@ -68,6 +68,23 @@ def _peak(timeline: MemoryTimeline, start: int, stop: int) -> MemoryPeak:
     return MemoryPeak(at, int(live[at - start]), alive, last)
 
 
+def stretched(timeline: MemoryTimeline, times: int) -> MemoryTimeline:
+    """The timeline with room for ``times - 1`` further events before each of its events."""
+    begin = times * (timeline.begin - 1) + 1 if timeline.begin else 0
+    lives = tuple(
+        msgspec.structs.replace(
+            each, birth=times * each.birth, death=times * each.death, released=times * each.released,
+            last_use=times * each.last_use if each.last_use >= 0 else -1,
+        )
+        for each in timeline.buffers
+    )  # fmt: skip
+    calls = tuple(msgspec.structs.replace(call, at=times * call.at) for call in timeline.calls)
+    scratch = tuple(msgspec.structs.replace(each, at=times * each.at) for each in timeline.scratch)
+    return msgspec.structs.replace(
+        timeline, begin=begin, end=times * timeline.end, buffers=lives, calls=calls, scratch=scratch
+    )
+
+
 def with_lives(timeline: MemoryTimeline, lives: Iterable[BufferLife]) -> MemoryTimeline:
     """The timeline with further buffers, in the order of all births."""
     added = [each for each in lives if each.bytes and each.death > each.birth]

@@ -70,6 +70,14 @@ def all_left_out(module: nn.Module) -> Generator[None]:
         torch_private.take_parameter(module, _STANDS_FOR_ALL)
 
 
+def forget_weights(ddp: DistributedDataParallel, weights: Iterable[nn.Parameter]) -> None:
+    """Takes weights out of DDP's own lists: it would keep their memory when its module has others in their place."""
+    old = {id(each) for each in weights}
+    for own in vars(ddp).values():
+        if isinstance(own, list):
+            own[:] = [each for each in own if id(each) not in old]
+
+
 def note_arguments(ddp: DistributedDataParallel, arguments: Mapping[str, Any]) -> None:
     """Keeps what a module is constructed with, by the names of the constructor."""
     _arguments[ddp] = {name: value for name, value in arguments.items() if value is not ddp and name != "module"}

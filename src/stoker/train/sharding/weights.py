@@ -19,13 +19,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from stoker.train import torch_private
-from stoker.train.program.reducers import all_left_out
+from stoker.train.program.reducers import all_left_out, forget_weights
 from stoker.train.ring.torch_private import timeout_s
 from stoker.train.ring.transport import GroupAssembly
 from stoker.train.sharding import norms
 from stoker.train.sharding.checking import blocks_of, check_options, check_program, check_weights
 from stoker.train.sharding.early import optimizers_with, put_in_place
 from stoker.train.sharding.passes import ShardedPasses
+from stoker.train.sharding.reducing import set_collectives
 from stoker.train.sharding.refusing import refuse_together
 from stoker.train.sharding.weight_states import WeightStates
 from stoker.train.sharding.wholes import ShardedWeight, ShardedWeights
@@ -157,6 +158,7 @@ class WeightShards:
                 first = names.setdefault(id(parameter), f"{path}.{name}" if path else name)
                 whole[first] = parameter
                 places.setdefault(first, []).append((owner, name))
+        forget_weights(self._ddp, whole.values())
         module.register_forward_hook(_no_views)  # before FSDP2's own
         hooks = _fully_shard(module, self._units, mesh, self._reshard)
         sharded = {
@@ -276,6 +278,8 @@ def _fully_shard(
         freed = bool(path) and (reshard if isinstance(reshard, bool) else path in reshard)
         before = torch_private.hooks_of(unit)
         fully_shard(unit, mesh=mesh, reshard_after_forward=freed)
+        if mesh.device_type == "cpu":
+            set_collectives(unit)
         found.append((unit, torch_private.new_hooks(unit, before)))
     return found
 

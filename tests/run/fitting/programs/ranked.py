@@ -1,7 +1,8 @@
 """A small training under DDP, whose rank 0 alone evaluates and saves.
 
-Arguments: where to write what came of it, and a word: ``copied`` has rank 1 keep a copy of its model, ``strided`` has
-the last weight leave gaps in memory, ``large`` has two large blocks, and ``branching`` chooses by its values on rank 1.
+Arguments: where to write what came of it, and a word: ``copied`` has rank 1 keep a copy of its model, ``large`` has two
+large blocks, and ``branching`` chooses by its values on rank 1. With ``counting`` blocks count their passes, so that
+they can neither be repeated nor be in stages; ``strided`` has the last weight leave gaps in memory as well.
 """
 
 import copy
@@ -28,6 +29,17 @@ class Block(nn.Module):
         return x + self.drop(self.outer(torch.tanh(self.inner(x))))
 
 
+class Counting(Block):
+    """A block that counts its forward passes."""
+
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's output."""
+        self.calls += 1
+        return super().forward(x)
+
+
 class Branching(nn.Tanh):
     """Computes by a branch that depends on values."""
 
@@ -47,7 +59,8 @@ def main(out: str, word: str = "") -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(32, 128), *[Block(128) for _ in range(5)], nn.Linear(128, 10))
+    kind = Counting if word in ("counting", "strided") else Block
+    model = nn.Sequential(nn.Linear(32, 128), *[kind(128) for _ in range(5)], nn.Linear(128, 10))
     if word in ("large", "branching"):
         model = large(branches=(word, rank) == ("branching", 1))
     kept = copy.deepcopy(model) if (word, rank) == ("copied", 1) else None

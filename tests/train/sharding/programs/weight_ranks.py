@@ -4,10 +4,12 @@ Its answer is a line of JSON.
 """
 
 import copy
+import gc
 import io
 import json
 import sys
 import time
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -76,7 +78,10 @@ def replicated(rank, make, options=None, *, is_sharded, early=True):
     torch.manual_seed(rank)
     net = Net()
     optimizer = make(net) if early else None
+    whole = weakref.ref(net.table.weight)
     ddp = shard_weights(net, **(options or {})) if is_sharded else DistributedDataParallel(net)
+    gc.collect()
+    assert (whole() is None) == is_sharded, "nothing keeps whole weights"
     return ddp, optimizer if early else make(ddp.module)
 
 
