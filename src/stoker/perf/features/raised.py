@@ -26,7 +26,7 @@ def print_raised(error: BaseException) -> None:
     while each is not None:
         each.stack = traceback.StackSummary.from_list(frame for frame in each.stack if not _is_tracing(frame.filename))
         each = each.__cause__ or each.__context__
-    print("".join(told.format()), end="", file=sys.stderr)
+    sys.stderr.write("".join(told.format()))
 
 
 def hush_stand_ins() -> None:
