@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -16,7 +17,7 @@ from stoker.perf.communication.times import PassTimes
 from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.features.step import trace
-from stoker.perf.memory.choice.fitting import FitQuestion, plan_fit, taken_of
+from stoker.perf.memory.choice.fitting import FitPlanner, FitQuestion, plan_fit, taken_of
 from stoker.perf.memory.choice.options import Options, why_not_used_up, with_options
 from stoker.perf.memory.choice.units import ModuleUnit, nested_units, repeated
 from stoker.perf.memory.timeline import by_category, by_line, by_module, step_peak, with_lives, with_seconds
@@ -252,3 +253,12 @@ def test_what_saves_nothing_is_no_candidate_and_is_rejected_with_the_reason() ->
             if isinstance(module, nn.ReLU):
                 recompute(module, "nothing", patches)
         assert every.peak_bytes == pytest.approx(step_peak(traced(model)[1]).bytes, rel=0.001), "as it is predicted"
+
+
+def test_segments_grow_only_where_that_reserves_less() -> None:
+    on_gpu = dataclasses.replace(question(1000), emulated=False)
+    plain, grown = (FitPlanner(on_gpu).taken(PLAIN[1], expandable=each) for each in (False, True))
+    plan = plan_fit(on_gpu)
+    assert ("expandable" in kinds(plan)) is (grown < plain)
+    refused = [each for each in plan.rejected if each.name == "expandable segments"]
+    assert bool(refused) is (grown >= plain)

@@ -187,6 +187,12 @@ class FitPlanner:
         self._question = question
         self._step_s = sum(call.seconds for call in question.timeline.calls)
         self._expandable = not question.emulated and "expandable" not in question.barred
+        self._why_not_expandable = ""
+        if self._expandable:
+            plain, grown = (self.taken(question.timeline, expandable=each) for each in (False, True))
+            if grown >= plain:
+                self._expandable = False
+                self._why_not_expandable = f"{grown / 1e6:,.1f} MB with them, {plain / 1e6:,.1f} without"
         self._repeats = "recompute" not in question.barred
         model, barred = question.model, question.barred
         kept = {**model.kept_as_is, **question.without}
@@ -413,6 +419,8 @@ class FitPlanner:
         every = {unit.path: "away" for unit in self._units if question.link is not None and unit.can_leave}
         if every and "away" not in best.keeps.values():
             priced(self._tried(changed, best.options, every, added_s), without, _SIMULATED)
+        if self._why_not_expandable:
+            found.append(_refused("expandable segments", self._why_not_expandable))
         if question.link is not None and self.why_states_stay:
             found.append(_refused("states of the optimizer in host memory", self.why_states_stay))
         if self.why_not_used_up:
