@@ -13,8 +13,8 @@ from benchmarks.support.harness import Bar, Options, Report, alternate, ratios, 
 
 BAR = Bar(
     "memory_speed",
-    "a report of memory within 2 s of its trace; a model of 7B parameters within 10 s and 1.5 GB in all; later steps with "
-    "`--fit` where it is not needed at most 1.01 times as long",
+    "a report of memory within 2 s of its trace; a model of 7B parameters within 10 s and 1.5 GB in all; later steps "
+    "with `--fit` where it is not needed at most 1.01 times as long",
     headline=("beyond_s", "whole_7b_s", "whole_7b_gb", "later"),
 )
 _PROGRAM = Path(__file__).parent / "programs" / "memory" / "stepping.py"
