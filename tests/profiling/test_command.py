@@ -77,6 +77,36 @@ class TestStops:
         assert report.returncode == 0, report.stderr
 
 
+READS = """
+import sys
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+width = int(sys.stdin.readline())
+model = torch.nn.Linear(width, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (x,) in DataLoader(TensorDataset(torch.zeros(800, width)), batch_size=8):
+    model(x).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow("a program is measured and traced")
+def test_a_program_that_reads_its_input_is_traced_on_the_same(environ: dict[str, str], tmp_path: Path) -> None:
+    program, given = tmp_path / "reads.py", tmp_path / "input.txt"
+    program.write_text(READS)
+    given.write_text("16\n")
+    options = [*QUICK[1:], "--then", "continue"]
+    with given.open("rb") as file:
+        done = programs.run(
+            [sys.executable, "-m", "stoker", "profile", *options, str(program)], env=environ, cwd=tmp_path, stdin=file,
+            capture_output=True, text=True, timeout=100, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = found_in(tmp_path)
+    assert found.features, found.unpredicted
+    assert found.batch_size == 8
+
+
 class TestEnds:
     def test_a_program_that_ends_first_is_reported_with_its_status(
         self, environ: dict[str, str], tmp_path: Path

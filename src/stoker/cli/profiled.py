@@ -13,6 +13,7 @@ from statistics import fmean
 from stoker.cli.output import json_of
 from stoker.core.saying import say
 from stoker.perf.diagnosis.rules import Context, judge
+from stoker.perf.features.child_process import InputState, input_now
 from stoker.records.profile import PROFILE_NAME, Profile, RankRecord, write_record
 from stoker.run.environment import ACTIVE_ENV
 from stoker.run.hard_exit import end_like
@@ -41,6 +42,7 @@ def profile(settings: RunSettings, options: ProfileOptions, program: list[str], 
     active = Active.from_environment({ACTIVE_ENV: environ[ACTIVE_ENV]})
     folder, rank = Path(active.run_dir), _own_rank()
     clear(folder, rank)
+    given = input_now()
     started_unix_s = time.time()
     ended = run_program(command, environ, folder, stop=options.then == "stop")
     speaks = not rank
@@ -48,7 +50,9 @@ def profile(settings: RunSettings, options: ProfileOptions, program: list[str], 
     if speaks:
         records = read_ranks(folder)
         with _until_interrupted():
-            report.make(folder, records, active, started_unix_s, stopped=ended.stopped, status=ended.status)
+            report.make(
+                folder, records, active, started_unix_s, given, stopped=ended.stopped, status=ended.status
+            )  # fmt: skip
     if ended.process is not None:
         status = wait_for(ended.process)
     return end_like(status)
@@ -87,6 +91,7 @@ class Report:
         records: list[RankRecord],
         active: Active,
         started_unix_s: float,
+        given: InputState,
         *,
         stopped: bool,
         status: int,
@@ -102,7 +107,7 @@ class Report:
             return
         if stopped:
             say("the steps are measured, and the program was ended (`--then continue` lets it go on)")
-        prophecy = self._predict(profile)
+        prophecy = self._predict(profile, given)
         profile.verdict = judge(profile, self._context(prophecy, records))
         self._write(profile)
         if self._output == "-":
@@ -119,12 +124,13 @@ class Report:
         here = Path.cwd()
         return str(self._folder.relative_to(here) if self._folder.is_relative_to(here) else self._folder)
 
-    def _predict(self, profile: Profile) -> predicting.Prophecy:
+    def _predict(self, profile: Profile, given: InputState) -> predicting.Prophecy:
         if not self._predicts:
             profile.unpredicted = "not asked for (`--no-prediction`)"
             return predicting.Prophecy(why_not=profile.unpredicted)
         say("tracing the program's operations, to predict its step (Ctrl-C: without)")
-        features, why_not = predicting.trace(self._program, profile.device, profile.gpus, self._folder / "tracing.log")
+        log = self._folder / "tracing.log"
+        features, why_not = predicting.trace(self._program, profile.device, profile.gpus, log, given)
         prophecy = predicting.prophesy(profile, features, why_not)
         predicting.add_prediction(profile, prophecy, self._folder)
         return prophecy

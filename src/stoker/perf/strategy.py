@@ -56,6 +56,9 @@ class Strategy:
         products_kept: modules whose forward pass is repeated but for its matrix products and convolutions.
         updates: parameters whose gradients are used up inside the backward pass, each by a separate update; 0 where the
             optimizer steps behind it.
+        away: modules whose saved activations lie in host memory until their backward pass.
+        states_away: whether states of the optimizer lie in host memory between updates.
+        copies_s: seconds that host memory adds to the step.
     """
 
     data: DataParallel = "ddp"
@@ -65,6 +68,9 @@ class Strategy:
     recomputed: tuple[str, ...] = ()
     products_kept: tuple[str, ...] = ()
     updates: int = 0
+    away: tuple[str, ...] = ()
+    states_away: bool = False
+    copies_s: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("tensor", "pipeline", "accumulation"):
@@ -74,7 +80,12 @@ class Strategy:
     @property
     def is_leaner(self) -> bool:
         """Whether anything is done to a step so that it takes less memory."""
-        return bool(self.recomputed or self.products_kept or self.updates)
+        return bool(self.recomputed or self.products_kept or self.updates or self.uses_host)
+
+    @property
+    def uses_host(self) -> bool:
+        """Whether anything lies in host memory."""
+        return bool(self.away or self.states_away)
 
     def repeats(self, module: str) -> bool:
         """Whether the forward pass of a module is repeated as a whole, by itself or as a part of another."""

@@ -42,6 +42,10 @@ class PlanRow(msgspec.Struct, frozen=True, kw_only=True):
     """Those that are repeated but for their matrix products and convolutions."""
     used_up: bool = False
     """Whether each gradient is applied and freed inside the backward pass."""
+    away: list[str] = []
+    """Modules whose saved activations lie in host memory until their backward pass."""
+    states_away: bool = False
+    """Whether states of the optimizer lie in host memory between updates."""
     steps: int
     step_s: Span
     hours: Span

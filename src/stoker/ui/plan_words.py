@@ -86,6 +86,10 @@ def write_strategy(plan: PlanRow) -> str:
         words.append(f"{format_count(len(plan.products_kept), 'module')} recomputed but for products")
     if plan.used_up:
         words.append("gradients used up")
+    if plan.away:
+        words.append(f"activations of {format_count(len(plan.away), 'module')} in host memory")
+    if plan.states_away:
+        words.append("optimizer states in host memory")
     return " + ".join(words) or "1 GPU"
 
 

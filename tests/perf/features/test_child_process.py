@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stoker.backends.process_tree import children
-from stoker.perf.features.child_process import input_for_child, input_stamp, input_waits
+from stoker.perf.features.child_process import input_as_at, input_for_child, input_now, input_stamp, input_waits
 from tests.waiting import await_that
 
 
@@ -57,6 +57,20 @@ def test_a_file_that_is_deleted_is_read_as_well(tmp_path: Path, become_input: Ca
     assert read_by_child() == "a here-document"
 
 
+def test_what_was_read_since_is_read_again(tmp_path: Path, become_input: Callable[[int], None]) -> None:
+    file = tmp_path / "input.txt"
+    file.write_text("asked, and answered")
+    become_input(os.open(file, os.O_RDONLY))
+    assert os.read(0, 7) == b"asked, "
+    then = input_now()
+    assert os.read(0, 4) == b"and "
+    with input_as_at(then):
+        assert read_by_child() == "and answered"
+    assert os.read(0, 100) == b"answered", "who shares the file is where it was"
+    with input_as_at(input_now()):
+        assert read_by_child() == ""
+
+
 def test_what_a_pipe_holds_is_left_to_the_program(become_input: Callable[[int], None]) -> None:
     reads, writes = os.pipe()
     become_input(reads)
@@ -64,6 +78,8 @@ def test_what_a_pipe_holds_is_left_to_the_program(become_input: Callable[[int], 
     os.write(writes, b"for the program")
     assert read_by_child() == ""
     assert input_waits()
+    with input_as_at(input_now()):
+        assert read_by_child() == ""
     assert input_stamp() == ""
     os.close(writes)
     assert os.read(0, 100) == b"for the program"

@@ -16,11 +16,13 @@ from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.features.step import trace
 from stoker.perf.memory.choice.fitting import FitQuestion, plan_fit
+from stoker.perf.memory.choice.offloading import HostLink
 from stoker.perf.memory.reserve import CONTEXT_BYTES
 from stoker.perf.memory.timeline import step_peak, with_seconds
 from stoker.perf.planning.memory import PlannedMemory
 from stoker.perf.planning.offers import Offer
 from stoker.perf.planning.space import Candidate
+from stoker.perf.prediction.predictor import Predictor
 from stoker.perf.strategy import DataParallel, Strategy
 from stoker.records.fitting import TracedModel
 from tests.perf.memory.choice.test_fitting import PLAIN
@@ -38,9 +40,11 @@ PEAK = step_peak(TRACED[1]).bytes
 OPTIMIZED = TracedModel(optimizers=("AdamW",))
 
 
-def candidate(room: float, *, gpus: int = 1, strategy: Strategy | None = None, micro_batch: int = 2048) -> Candidate:
-    """On GPUs that have this room besides their context."""
-    card = replace(gpu("T4"), memory_bytes=(room + CONTEXT_BYTES) / 0.985)
+def candidate(
+    room: float, *, gpus: int = 1, strategy: Strategy | None = None, micro_batch: int = 2048, slot: float = 16e9
+) -> Candidate:  # fmt: skip
+    """On GPUs that have this room besides their context, in slots of so many bytes/s."""
+    card = replace(gpu("T4"), memory_bytes=(room + CONTEXT_BYTES) / 0.985, pcie=slot)
     offer = Offer(name="T4", gpu=card, gpus=8, per_hour=1.0)
     return Candidate(offer=offer, gpus=gpus, micro_batch=micro_batch, strategy=strategy or Strategy())
 
@@ -69,37 +73,73 @@ def leaner(memory: PlannedMemory, plain: Candidate) -> Candidate:
 
 
 def test_what_does_not_fit_is_made_to_and_no_more() -> None:
+    """Of replicas, nothing lies in host memory: with less room more is recomputed."""
     memory = PlannedMemory(traced=TRACED)
     before = 0
     for share in (0.95, 0.8, 0.6, 0.5):
-        plain = candidate(share * PEAK * 1.3)
+        plain = candidate(share * PEAK * 1.3, gpus=2)
         if memory.fits(TRACED[0], plain):
             continue
         changed = leaner(memory, plain)
         assert memory.fits(TRACED[0], changed), share
+        assert not changed.strategy.uses_host
         count = len(changed.strategy.recomputed) + len(changed.strategy.products_kept)
         assert count >= before
         before = count
     assert before
 
 
-@pytest.mark.parametrize("share", [0.9, 0.7, 0.5, 0.3])
-def test_the_choice_is_that_of_fit(share: float) -> None:
-    """Modules, what they keep, and gradients that are used up: as for one process with as much memory."""
+@pytest.mark.parametrize("share", [0.9, 0.7, 0.5, 0.3, 0.1])
+@pytest.mark.parametrize("slot", [16e9, 1e8])
+def test_the_choice_is_that_of_fit(share: float, slot: float) -> None:
+    """Modules, what they keep, gradients that are used up, and host memory: as for one process with as much memory."""
     memory = PlannedMemory(traced=TRACED, model=OPTIMIZED)
-    plain = candidate(share * PEAK)
+    plain = candidate(share * PEAK, slot=slot)
     strategy = memory.spares(TRACED[0], plain)
     fit = memory.fits(TRACED[0], plain)
     room = (plain.offer.gpu.memory_bytes * 0.985 - CONTEXT_BYTES) * PEAK / (PEAK + fit.parts["fragmentation"])
+    times = Predictor().rank(TRACED[0], plain.offer.gpu).times
     question = FitQuestion(
-        name="net", features=TRACED[0], timeline=TRACED[1], model=OPTIMIZED, budget=int(room), device="",
-        emulated=True, barred={"one_by_one": "it is taken for granted"},
+        name="net", features=TRACED[0], timeline=with_seconds(TRACED[1], TRACED[0], times), model=OPTIMIZED,
+        budget=int(room), device="", emulated=True, barred={"one_by_one": "it is taken for granted"},
+        link=HostLink(slot, overlaps=True),
     )  # fmt: skip
     fitted = plan_fit(question)
     keeps = {path: each.keeps for each in fitted.of("recompute") for path in each.paths}
     assert dict.fromkeys(strategy.recomputed, "nothing") | dict.fromkeys(strategy.products_kept, "products") == keeps
     assert bool(strategy.updates) is bool(fitted.of("used_up"))
-    assert bool(memory.fits(TRACED[0], leaner(memory, plain))) is fitted.fits
+    assert strategy.states_away is bool(fitted.of("states_away"))
+    assert strategy.away == tuple(path for each in fitted.of("offload") for path in each.paths)
+    changed = memory.fits(TRACED[0], leaner(memory, plain))
+    assert bool(changed) is fitted.fits
+    tensors = changed.needed - changed.parts["context"] - changed.parts["fragmentation"]
+    assert tensors == pytest.approx(fitted.peak_bytes, rel=1e-6)
+    copied_s = sum(each.added_s or 0.0 for each in (*fitted.of("states_away"), *fitted.of("offload")))
+    assert strategy.copies_s == pytest.approx(copied_s, abs=1e-9)
+
+
+def test_a_slow_slot_leaves_host_memory_to_what_fits_no_other_way() -> None:
+    memory = PlannedMemory(traced=TRACED, model=OPTIMIZED)
+    fast, slow = (memory.spares(TRACED[0], candidate(0.7 * PEAK, slot=slot)) for slot in (1e13, 1e6))
+    assert fast.uses_host
+    assert not slow.uses_host
+    assert slow.recomputed
+
+
+def test_host_memory_takes_its_seconds_of_each_micro_batch() -> None:
+    kept = {f"{place}{part}": "it counts calls" for place in range(6) for part in ("", ".0", ".1", ".2")}
+    memory = PlannedMemory(traced=TRACED, model=replaced(OPTIMIZED, kept_as_is=kept))
+    plain = candidate(0.7 * PEAK, slot=1e9)
+    strategy = memory.spares(TRACED[0], plain)
+    assert strategy.away
+    assert strategy.copies_s > 0
+    four = memory.spares(TRACED[0], replace(plain, strategy=Strategy(accumulation=4)))
+    assert four.copies_s > strategy.copies_s
+    machines = plain.machines
+    steps = [
+        Predictor().predict(TRACED[0], machines, each).seconds for each in (replace(strategy, copies_s=0.0), strategy)
+    ]
+    assert steps[1] - steps[0] == pytest.approx(strategy.copies_s, rel=0.01)
 
 
 def test_products_are_kept_where_that_is_enough() -> None:
@@ -107,7 +147,7 @@ def test_products_are_kept_where_that_is_enough() -> None:
     features, timeline = PLAIN
     memory = PlannedMemory(traced=PLAIN, model=OPTIMIZED)
     peak = step_peak(timeline).bytes
-    cards = [candidate(share * peak, micro_batch=256) for share in (0.95, 0.9, 0.8, 0.4)]
+    cards = [candidate(share * peak, micro_batch=256, slot=1e6) for share in (0.95, 0.9, 0.8, 0.4)]
     found = [memory.spares(features, each) for each in cards]
     assert any(each.products_kept for each in found[:3])
     assert found[3].recomputed

@@ -110,6 +110,7 @@ def test_a_report_promises_what_the_run_then_does_and_counts(
     ]
     assert main(words) == 1
     promised = msgspec.json.decode(capsys.readouterr().out, type=MemoryReport)
+    assert {share.name.partition(":")[0] for share in promised.lines} == {"fitted.py"}, "its own lines, not stoker's"
     assert promised.plan is not None
     assert promised.plan.certified
     done = started(tmp_path, "--fit", "auto", "--device-memory", "8MB")

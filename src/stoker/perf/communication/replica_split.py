@@ -187,6 +187,8 @@ class Replica:
         if strategy.products_kept:
             count = format_count(len(strategy.products_kept), "module")
             notes.append(f"the forward pass of {count} is computed again but for its products")
+        if strategy.uses_host:
+            notes.append("copies to host memory are simulated to overlap with compute")
         return tuple(notes)
 
 

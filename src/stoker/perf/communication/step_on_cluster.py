@@ -119,7 +119,8 @@ def spread(
         replicas.exposed(replica.tensor.times(passes)),
         replicas.exposed(replica.sends.times(passes)),
     )
-    optimizer = compute.optimizer_s * replica.kept / _shards(strategy, layout.replicas) + strategy.updates * UPDATE_S
+    optimizer = compute.optimizer_s * replica.kept / _shards(strategy, layout.replicas)
+    optimizer += strategy.updates * UPDATE_S + strategy.copies_s
     mean = sum(replica.stage_s) / len(replica.stage_s)
     computing = mean * steps
     bubble = max(replica.stage_s) * passes - computing

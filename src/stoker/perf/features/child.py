@@ -13,7 +13,6 @@ import json
 import os
 import runpy
 import sys
-import traceback
 import weakref
 from collections.abc import Generator
 from pathlib import Path
@@ -29,6 +28,7 @@ from stoker.core.errors import StokerError
 from stoker.core.patching import Patches
 from stoker.perf.features.evaluating import EvaluationFollower
 from stoker.perf.features.program import EVALUATION, TIMELINE
+from stoker.perf.features.raised import hush_stand_ins, print_raised
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.features.step import fake_of, prepare_optimizer
 from stoker.perf.features.torch_private import NEXT_INDEX, BaseIterator, FakeTensor, tree_leaves
@@ -53,6 +53,10 @@ class Companion(Protocol):
 
     def stepped(self) -> None:
         """The step that is recorded is over; what it made is still alive."""
+        ...
+
+    def stop(self) -> None:
+        """The program is over; what else was replaced in it is restored after this."""
         ...
 
 
@@ -105,10 +109,14 @@ class _Program:
         ):
             if self.companion is not None:
                 self.companion.start(self.recorder, self.watch)
-            if is_module:
-                runpy.run_module(words[0], run_name="__main__", alter_sys=True)
-            else:
-                runpy.run_path(words[0], run_name="__main__")
+            try:
+                if is_module:
+                    runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+                else:
+                    runpy.run_path(words[0], run_name="__main__")
+            finally:
+                if self.companion is not None:
+                    self.companion.stop()
 
     @contextlib.contextmanager
     def _patched(self) -> Generator[None]:
@@ -263,6 +271,7 @@ def main(companion: Companion | None = None) -> None:
     """Arguments: where to write, the target, hints and a factor of batches as JSON, then the program's command line."""
     out, target, said, *words = sys.argv[1:]
     hints, batch_times, evaluates = json.loads(said)
+    hush_stand_ins()
     program = _Program(target, hints, Path(out), batch_times, evaluates, companion)
     try:
         program.run(words)
@@ -271,9 +280,9 @@ def main(companion: Companion | None = None) -> None:
         program.end({"error": error.args[0]})
     except SystemExit:
         pass
-    except BaseException:
+    except BaseException as error:
         program.finish()
-        traceback.print_exc()
+        print_raised(error)
         sys.exit(1)
     program.finish()
     wanted = "three steps of the first of its optimizers" if program.has_several else "two optimizer steps"

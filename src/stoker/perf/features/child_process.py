@@ -16,11 +16,14 @@ import subprocess
 import sys
 import termios
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 
 from stoker.core.processes.interrupts import cleaned_up
 from stoker.core.processes.parents import die_with
 
 _INPUT = 0
+LEFT_IN_PIPE = "; it was traced without what the pipe holds, which can be read only once: use `< FILE`"
+"""Behind the reason why a program could not be traced whose input waited in a pipe."""
 
 
 def run_child(words: Sequence[str]) -> int:
@@ -73,6 +76,47 @@ def input_waits() -> bool:
     return waiting[0] > 0
 
 
+@dataclass(frozen=True, slots=True)
+class InputState:
+    """This process's standard input at one time.
+
+    Attributes:
+        place: where it stands, if it is a file.
+        waits: as :func:`input_waits`.
+    """
+
+    place: int | None
+    waits: bool
+
+
+def input_now() -> InputState:
+    """The standard input as it is, before a program that shares it reads from it."""
+    mode = _mode()
+    is_file = mode is not None and stat.S_ISREG(mode)
+    return InputState(os.lseek(_INPUT, 0, os.SEEK_CUR) if is_file else None, input_waits())
+
+
+@contextlib.contextmanager
+def input_as_at(then: InputState) -> Generator[None]:
+    """Gives this process its standard input as it was at a time, if that is a file; who shares it notices nothing.
+
+    Args:
+        then: the time.
+    """
+    again = None if then.place is None else _opened_again(then.place)
+    if again is None:
+        yield
+        return
+    kept = os.dup(_INPUT)
+    os.dup2(again, _INPUT)
+    os.close(again)
+    try:
+        yield
+    finally:
+        os.dup2(kept, _INPUT)
+        os.close(kept)
+
+
 def input_stamp() -> str:
     """What tells one file as standard input from another one, or from a changed one; empty for all that is no file."""
     mode = _mode()
@@ -91,11 +135,15 @@ def _mode() -> int | None:
         return None
 
 
-def _opened_again() -> int | None:
-    """The file with a separate position, unlike a duplicate's; None if this user may not open it."""
+def _opened_again(place: int | None = None) -> int | None:
+    """The file with a separate position, unlike a duplicate's; None if this user may not open it.
+
+    Args:
+        place: where it stands; None for where this process's own one does.
+    """
     try:
         again = os.open(f"/proc/self/fd/{_INPUT}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
-    os.lseek(again, os.lseek(_INPUT, 0, os.SEEK_CUR), os.SEEK_SET)
+    os.lseek(again, os.lseek(_INPUT, 0, os.SEEK_CUR) if place is None else place, os.SEEK_SET)
     return again

@@ -8,7 +8,6 @@ import itertools
 import json
 import math
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +18,7 @@ from stoker.core.code.definitions import load_function
 from stoker.core.errors import StokerError
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.program import TIMELINE
+from stoker.perf.features.raised import hush_stand_ins, print_raised
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.features.step import characterise, trace
 
@@ -31,6 +31,7 @@ def main() -> None:
     out, module, name, hints, wanted, asked = sys.argv[1:]
     sizes: list[int] = json.loads(asked)
     timelines: list[MemoryTimeline] = []
+    hush_stand_ins()
     try:
         function = load_function(module, name)
         batch, found = _features(function, json.loads(hints), f"{module}:{name}", timelines, wanted, sizes)
@@ -40,8 +41,8 @@ def main() -> None:
         content = {"error": str(error)}
     except StokerError as error:
         content = {"error": error.args[0]}
-    except Exception:
-        traceback.print_exc()
+    except Exception as error:
+        print_raised(error)
         sys.exit(1)
     for place, timeline in enumerate(timelines if wanted == "memory" else ()):
         Path(out).with_name(f"{place}-{TIMELINE}").write_bytes(timeline.to_json())

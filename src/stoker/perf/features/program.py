@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from stoker.core.errors import TracingError
-from stoker.perf.features.child_process import input_waits, run_child
+from stoker.perf.features.child_process import LEFT_IN_PIPE, input_waits, run_child
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.records import StepFeatures
 
@@ -97,11 +97,7 @@ def trace_whole(
             later = out.with_name(EVALUATION)
             evaluation = MemoryTimeline.from_json(later.read_bytes()) if later.exists() else None
             return TracedProgram(msgspec.convert(content["features"], StepFeatures), timeline, evaluation)
-    rest = (
-        "; it was traced without what the pipe holds, which can be read only once: use `< FILE`"
-        if input_waits()
-        else ""
-    )
+    rest = LEFT_IN_PIPE if input_waits() else ""
     if "error" in content:
         raise TracingError(content["error"] + rest, status=status)
     ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"

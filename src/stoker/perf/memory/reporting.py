@@ -129,6 +129,8 @@ def report(question: MemoryQuestion) -> MemoryReport:
     phase = "start" if last is None else "evaluation" if shown is question.evaluation else last.phase
     largest, fitted = _largest(question)
     plan = _plan(question, base)
+    remedies = _remedies(question, base, taken, evaluation, plan)
+    useless = [each for each in remedies if each.saves_bytes < _LEAST_SAVED * taken.total]
     step = reserve_of(base, emulated=question.emulated)
     arena = None if question.emulated else arena_sizes(base, step, reserve_of(base, emulated=False, expandable=True))
     return MemoryReport(
@@ -139,13 +141,13 @@ def report(question: MemoryQuestion) -> MemoryReport:
         modules=[MemoryShare(*item) for item in by_module(shown, places).items()],
         lines=[MemoryShare(*item) for item in by_line(shown, places).items()], before_bytes=step.first,
         held=_held(base, taken), grows=_grows(question, taken),
-        remedies=_remedies(question, base, taken, evaluation, plan), plan=plan,
+        remedies=[each for each in remedies if each not in useless], plan=plan,
         largest_batch=largest.batch_size if largest else None,
         largest_fitted=fitted.batch_size if fitted else None,
         largest_traced=all(each.is_traced for each in (largest, fitted) if each is not None),
         passes=_passes(question, base), arena=arena, moments=_moments(base), drawn=list(CATEGORIES),
         peak_frac=_place_of(base, places) if shown is base else None,
-        notes=[*question.features.assumptions, *_notes(question)],
+        notes=[*question.features.assumptions, *_notes(question), *_useless(useless)],
     )  # fmt: skip
 
 
@@ -246,8 +248,13 @@ def _remedies(
         if kind in _MEASURES:
             found.append(_remedy(kind, choice, plan, of))
     found += _shared(question, planner, of)
-    least = _LEAST_SAVED * before.total
-    return sorted((each for each in found if each.saves_bytes >= least), key=lambda each: each.saves_bytes)
+    return sorted(found, key=lambda each: each.saves_bytes)
+
+
+def _useless(found: Sequence[MemoryRemedy]) -> list[str]:
+    """What was tried and is no remedy."""
+    names = ", ".join(each.name for each in found)
+    return [f"saves under {_LEAST_SAVED:.1%} of the peak here, or raises it: {names}"] if found else []
 
 
 def _remedy(
@@ -268,7 +275,7 @@ def _remedy(
 def _named(kind: MeasureKind, choice: FitChoice) -> tuple[str, str]:
     """What a measure is called, and what does it."""
     name, how = _MEASURES[kind]
-    if kind != "recompute":
+    if kind != "recompute" or not choice.keeps:
         return name, how
     kept = list(choice.keeps.values()).count("products")
     products = f", products of {kept} kept" if kept else ""

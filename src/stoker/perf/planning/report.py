@@ -99,6 +99,8 @@ def _row(plan: PricedPlan) -> PlanRow:
         recomputed=list(strategy.recomputed),
         products_kept=list(strategy.products_kept),
         used_up=bool(strategy.updates),
+        away=list(strategy.away),
+        states_away=strategy.states_away,
         steps=plan.steps,
         step_s=_span(plan.step_s),
         hours=_span(plan.hours),

@@ -51,6 +51,10 @@ class Looking:
         found = self._look.found(watch.root, watch.optimizers.values(), compiled=self._recorder.compiled)
         self._out.write_bytes(to_json(found))
 
+    def stop(self) -> None:
+        """Looks no more."""
+        self._look.remove()
+
 
 class Autocasting:
     """Computes the forward passes of the program's models under torch's autocast to bf16, while it is traced."""
@@ -79,6 +83,9 @@ class Autocasting:
     def stepped(self) -> None:
         """There is nothing to write."""
 
+    def stop(self) -> None:
+        """What is registered ends with the process."""
+
 
 class Applying:
     """Applies a plan to the program while it is traced.
@@ -100,6 +107,10 @@ class Applying:
     def stepped(self) -> None:
         """Writes what could not be applied."""
         self._out.write_bytes(to_json(self._plan.left))
+
+    def stop(self) -> None:
+        """Applies it no more."""
+        self._plan.remove()
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from stoker.core.errors import StokerError
 from stoker.core.saying import said_to
 from stoker.perf import catalogue, machine
 from stoker.perf.diagnosis.residual import find_residual, modules_of
+from stoker.perf.features.child_process import LEFT_IN_PIPE, InputState, input_as_at
 from stoker.perf.features.program import characterise_program
 from stoker.perf.features.records import MATRIX_KINDS, StepFeatures
 from stoker.perf.machine.prediction import predicted_lines
@@ -44,7 +45,9 @@ class Prophecy:
     why_not: str = ""
 
 
-def trace(program: Sequence[str], device: str, ranks: int, log: Path) -> tuple[StepFeatures | None, str]:
+def trace(
+    program: Sequence[str], device: str, ranks: int, log: Path, given: InputState
+) -> tuple[StepFeatures | None, str]:  # fmt: skip
     """The features of a program, or why there are none.
 
     Args:
@@ -52,16 +55,17 @@ def trace(program: Sequence[str], device: str, ranks: int, log: Path) -> tuple[S
         device: whose kernels are counted.
         ranks: that the program runs as; one of them is traced, alone.
         log: receives what the program prints meanwhile; taken away again when all is well.
+        given: standard input when the measured program began, which has read it since.
     """
     traced = traceable(program)
     if not traced:
         return None, f"only scripts and modules can be traced, not `{' '.join(program[:2])}`"
     try:
-        with said_to(log), as_rank_of(ranks):
+        with said_to(log), as_rank_of(ranks), input_as_at(given):
             found = characterise_program(traced, target="cuda" if device == "cuda" else "cpu")
     except StokerError as error:
         why = str(error.args[0]).replace("what it printed is above", f"what it printed is in {log}")
-        return None, why
+        return None, why + (LEFT_IN_PIPE if given.waits and LEFT_IN_PIPE not in why else "")
     except KeyboardInterrupt:
         return None, "tracing was interrupted"
     log.unlink(missing_ok=True)

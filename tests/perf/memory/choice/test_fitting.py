@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -16,7 +17,7 @@ from stoker.perf.communication.times import PassTimes
 from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.features.step import trace
-from stoker.perf.memory.choice.fitting import FitQuestion, plan_fit, taken_of
+from stoker.perf.memory.choice.fitting import FitPlanner, FitQuestion, plan_fit, taken_of
 from stoker.perf.memory.choice.options import Options, why_not_used_up, with_options
 from stoker.perf.memory.choice.units import ModuleUnit, nested_units, repeated
 from stoker.perf.memory.timeline import by_category, by_line, by_module, step_peak, with_lives, with_seconds
@@ -155,6 +156,9 @@ def test_more_budget_is_never_slower(share: float, more: float) -> None:
 def test_what_fits_is_left_alone_and_what_cannot_fit_says_what_lacks() -> None:
     assert not plan_fit(question(plain_peak())).measures
     plan = plan_fit(question(1000))
+    for each in plan.rejected:
+        if each.peak_bytes is not None and each.peak_bytes >= plain_peak():
+            assert each.reason.startswith(("it saves nothing", "it raises the peak"))
     assert not plan.fits
     assert not plan.changes
     assert plan.lacks_bytes == plan.peak_bytes - 1000
@@ -221,3 +225,40 @@ def test_modules_that_must_stay_are_named() -> None:
     plan = plan_fit(question(int(0.55 * plain_peak()), replace(MODEL, kept_as_is=kept)))
     assert all("0" not in measure.paths for measure in plan.measures)
     assert any("`0`" in each.name and "writes `calls`" in each.reason for each in plan.rejected)
+
+
+def activations() -> nn.Sequential:
+    """Activations that are modules by themselves: repeated, each keeps the product that it reads."""
+    return nn.Sequential(*[each for _ in range(5) for each in (nn.Linear(32, 32), nn.ReLU())])
+
+
+def test_what_saves_nothing_is_no_candidate_and_is_rejected_with_the_reason() -> None:
+    features, timeline = traced(activations())
+    plain = step_peak(timeline).bytes
+    asked = FitQuestion(
+        name="net", features=features, timeline=timeline, model=MODEL, budget=int(0.9 * plain), device="emulated",
+        emulated=True, barred={"used_up": "asked for", "one_by_one": "asked for"},
+    )  # fmt: skip
+    plan = plan_fit(asked)
+    assert (plan.measures, plan.peak_bytes) == ((), plain), "repeating any of them saves nothing"
+    (every,) = (each for each in plan.rejected if each.name == "every outermost module recomputed")
+    assert every.peak_bytes is not None
+    assert every.peak_bytes > 1.2 * plain
+    assert every.reason.startswith("it raises the peak: ")
+    assert all("recomputation" not in each.name for each in plan.rejected)
+
+    model = activations()
+    with Patches("test") as patches:
+        for module in model:
+            if isinstance(module, nn.ReLU):
+                recompute(module, "nothing", patches)
+        assert every.peak_bytes == pytest.approx(step_peak(traced(model)[1]).bytes, rel=0.001), "as it is predicted"
+
+
+def test_segments_grow_only_where_that_reserves_less() -> None:
+    on_gpu = dataclasses.replace(question(1000), emulated=False)
+    plain, grown = (FitPlanner(on_gpu).taken(PLAIN[1], expandable=each) for each in (False, True))
+    plan = plan_fit(on_gpu)
+    assert ("expandable" in kinds(plan)) is (grown < plain)
+    refused = [each for each in plan.rejected if each.name == "expandable segments"]
+    assert bool(refused) is (grown >= plain)

@@ -8,7 +8,7 @@ that trace was above.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec.structs
@@ -187,6 +187,12 @@ class FitPlanner:
         self._question = question
         self._step_s = sum(call.seconds for call in question.timeline.calls)
         self._expandable = not question.emulated and "expandable" not in question.barred
+        self._why_not_expandable = ""
+        if self._expandable:
+            plain, grown = (self.taken(question.timeline, expandable=each) for each in (False, True))
+            if grown >= plain:
+                self._expandable = False
+                self._why_not_expandable = f"{grown / 1e6:,.1f} MB with them, {plain / 1e6:,.1f} without"
         self._repeats = "recompute" not in question.barred
         model, barred = question.model, question.barred
         kept = {**model.kept_as_is, **question.without}
@@ -287,7 +293,8 @@ class FitPlanner:
         # The least peak of parts need not be that of their sum: all units may be less than those that seem to matter.
         every: dict[str, Way] = {unit.path: "nothing" for unit in self._units if unit.can_repeat and self._repeats}
         least = self._least(parts, self.taken(timeline, expandable=self._expandable))
-        tried = [self._tried(timeline, options, keeps, added_s) for keeps in (least, every)]
+        # Both may be more than none: a repeated unit keeps its inputs, which may be freed otherwise.
+        tried = [self._tried(timeline, options, keeps, added_s) for keeps in ({}, least, every)]
         return min(tried, key=lambda each: (each.peak, each.added_s))
 
     def _fitting(
@@ -385,45 +392,37 @@ class FitPlanner:
             spent = seconds
         return tuple(made)
 
-    def _refuse_away(self, found: list[RejectedFit], best: FitChoice, priced: Callable[[str, FitChoice], None]) -> None:
-        """Host memory, where it is not in the choice."""
-        question = self._question
-        if question.link is None:
-            return
-        if self.why_states_stay:
-            found.append(_refused("states of the optimizer in host memory", self.why_states_stay))
-        every: dict[str, Way] = {unit.path: "away" for unit in self._units if unit.can_leave}
-        if every and "away" not in best.keeps.values():
-            timeline, added_s = with_options(question.timeline, best.options, question.link)
-            priced(_SIMULATED, self._tried(timeline, best.options, every, added_s))
-
     def _rejected(self, best: FitChoice, candidates: Sequence[FitChoice]) -> list[RejectedFit]:
         """Kinds that are not in the choice, what they would have come to, and why they are not."""
         question, found = self._question, list[RejectedFit]()
+        plain = self._tried(question.timeline, Options(), {}, 0.0)
+        changed, added_s = with_options(question.timeline, best.options, question.link)
+        without = self._tried(changed, best.options, {}, added_s)
 
-        def priced(name: str, each: FitChoice, reason: str = "") -> None:
+        def priced(each: FitChoice, beside: FitChoice, units: str = "") -> None:
             step_s = self._step_s + each.added_s if self._step_s else None
-            slower = "it is slower" if each.added_s >= best.added_s else "it does more to the program"
-            if each.added_s < best.added_s and question.host_is_last and each.uses_host:
-                slower = "what leaves an emulated device stays in this machine's memory"
-            reason = reason or (slower if each.peak <= question.budget else "it does not fit")
-            found.append(RejectedFit(name=name, peak_bytes=each.peak, step_s=step_s, reason=reason))
+            reason = self._why_not(each, best) if each.peak < beside.peak else _saves_nothing(each, beside)
+            found.append(RejectedFit(name=_named(each, units), peak_bytes=each.peak, step_s=step_s, reason=reason))
 
         for each in candidates:
-            if each.options != best.options:
-                priced(_named(each), each)
-        ways: tuple[Keeps, ...] = ("nothing", "products")
-        for keeps in ways:
+            if each.options != best.options and (each.options != plain.options or each.keeps):
+                priced(each, plain)
+        ways: list[tuple[Keeps, str]] = [("nothing", _EVERY), ("products", f"{_EVERY}, products kept")]
+        for keeps, name in ways:
             every: dict[str, Way] = {
                 unit.path: keeps
                 for unit in self._units
                 if self._repeats and unit.can_repeat and (keeps == "nothing" or unit.has_products)
             }
             if every and every != best.keeps:
-                timeline, added_s = with_options(question.timeline, best.options, question.link)
-                name = f"every outermost module recomputed{', products kept' if keeps == 'products' else ''}"
-                priced(name, self._tried(timeline, best.options, every, added_s))
-        self._refuse_away(found, best, priced)
+                priced(self._tried(changed, best.options, every, added_s), without, name)
+        every = {unit.path: "away" for unit in self._units if question.link is not None and unit.can_leave}
+        if every and "away" not in best.keeps.values():
+            priced(self._tried(changed, best.options, every, added_s), without, _SIMULATED)
+        if self._why_not_expandable:
+            found.append(_refused("expandable segments", self._why_not_expandable))
+        if question.link is not None and self.why_states_stay:
+            found.append(_refused("states of the optimizer in host memory", self.why_states_stay))
         if self.why_not_used_up:
             found.append(_refused("gradients used up in the backward pass", self.why_not_used_up))
         for kind, reason in question.barred.items():
@@ -434,7 +433,17 @@ class FitPlanner:
         for path, reason in itertools.islice({**question.model.kept_as_is, **question.without}.items(), 20):
             if reason != UNCALLED:
                 found.append(_refused(f"recomputation of `{path}`" if path else "recomputation of all of it", reason))
-        return found
+        return list(dict.fromkeys(found))
+
+    def _why_not(self, each: FitChoice, best: FitChoice) -> str:
+        """Why something that saves is not the choice."""
+        if each.peak > self._question.budget:
+            return "it does not fit"
+        if each.added_s >= best.added_s:
+            return "it is slower"
+        if self._question.host_is_last and each.uses_host:
+            return "what leaves an emulated device stays in this machine's memory"
+        return "it does more to the program"
 
 
 def _said_to_grow(each: GrowingHolder) -> str:
@@ -442,6 +451,7 @@ def _said_to_grow(each: GrowingHolder) -> str:
     return f"`{each.name}`{at} keeps {each.bytes / 1e6:,.1f} MB more after each step, which no measure lowers"
 
 
+_EVERY = "every outermost module recomputed"
 _SIMULATED = "activations of every outermost module in host memory (simulated)"
 UNCALLED = "its forward pass is never called"
 """Reason of modules that only hold others."""
@@ -451,15 +461,31 @@ def _refused(name: str, reason: str) -> RejectedFit:
     return RejectedFit(name=name, peak_bytes=None, step_s=None, reason=reason)
 
 
-def _named(choice: FitChoice) -> str:
+def _saves_nothing(each: FitChoice, beside: FitChoice) -> str:
+    """Why the peak is not lower than without a kind of measure."""
+    if each.peak <= beside.peak:
+        return "it saves nothing of what the peak holds"
+    if any(way != "away" for way in each.keeps.values()):
+        return "it raises the peak: modules that are repeated keep what they read, which is more than what they save"
+    return "it raises the peak"
+
+
+def _named(choice: FitChoice, units: str = "") -> str:
+    """What a choice is called.
+
+    Args:
+        choice: to name.
+        units: what is done to all its units; empty where it was chosen for each.
+    """
     parts = [name for name, is_on in (
         ("one parameter after another", choice.options.one_by_one),
         ("gradients used up in the backward pass", choice.options.used_up),
         ("states in host memory", choice.options.states_away),
-        ("recomputation", any(way != "away" for way in choice.keeps.values())),
-        ("activations in host memory", "away" in choice.keeps.values()),
+        (units, bool(units)),
+        ("recomputation", not units and any(way != "away" for way in choice.keeps.values())),
+        ("activations in host memory", not units and "away" in choice.keeps.values()),
     ) if is_on]  # fmt: skip
-    return " and ".join(parts) or "as it is"
+    return " and ".join(parts)
 
 
 def _weight(choice: FitChoice) -> tuple[int, int]:

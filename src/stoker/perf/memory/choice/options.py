@@ -146,9 +146,10 @@ def used_up(timeline: MemoryTimeline) -> tuple[MemoryTimeline, float]:
     What an update allocates, for one parameter, is alive next to the gradient; later steps of the optimizer find
     nothing to do.
     """
-    update = _update_bytes(timeline)
-    largest = max((each.bytes for each in timeline.buffers if each.category == "parameters"), default=0)
-    share = update / largest if largest else 0.0
+    sizes = [each.bytes for each in timeline.buffers if each.category == "parameters"]
+    # What one call on all parameters allocates is as much for each as it is large.
+    beside = sum(sizes) if has_foreach(timeline) else max(sizes, default=0)
+    share = _update_bytes(timeline) / beside if beside else 0.0
     lives = list(timeline.buffers)
     for place, one in enumerate(timeline.buffers):
         if _is_applied(one):
