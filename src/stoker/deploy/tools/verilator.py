@@ -15,11 +15,15 @@ from stoker.deploy.tools.kept import kept
 from stoker.deploy.tools.running import run_tool
 
 _RUNTIME = ("verilated.cpp", "verilated_threads.cpp")
-# Optimising more costs more of the build than it saves of a simulation of thousands of samples.
-_OPTIONS = ("-std=gnu++17", "-O1", "-fno-strict-aliasing", "-DVERILATOR=1", "-DVM_COVERAGE=0", "-DVM_SC=0",
+# Optimising more costs more of the build than it saves of a simulation of thousands of samples; of cells, which are
+# much more text, any does.
+_OPTIMISED, _PLAIN = "-O1", "-O0"
+_OPTIONS = ("-fno-strict-aliasing", "-DVERILATOR=1", "-DVM_COVERAGE=0", "-DVM_SC=0",
             "-DVM_TIMING=0", "-DVM_TRACE=0", "-DVM_TRACE_FST=0", "-DVM_TRACE_VCD=0", "-DVM_TRACE_SAIF=0")  # fmt: skip
 # Registers and memories begin with random bits that the harness seeds; assertions of the units are checked.
 _VERILATE = ("--cc", "-O3", "--assert", "-DSIMULATION", "--x-initial", "unique", "--x-assign", "fast", "--no-timing")
+# Of cells: another tool's text has warnings.
+_CELLS = ("-Wno-fatal",)
 _LIMIT_S = 600.0
 SIMULATOR = "simulator"
 
@@ -64,7 +68,7 @@ def simulator(design: Path, folder: Path | None = None, *, limit_s: float = _LIM
 
 def simulator_of(
     source: Path, top: str, files: Sequence[str], harness: Path, ports: str, folder: Path | None = None, *,
-    limit_s: float = _LIMIT_S,
+    cells: bool = False, limit_s: float = _LIMIT_S,
 ) -> Path:  # fmt: skip
     """The program of a harness and a design's files, built now if it is not kept.
 
@@ -75,19 +79,21 @@ def simulator_of(
         harness: C++ that includes ``Vaccelerator.h`` and ``ports.hpp``.
         ports: text of ``ports.hpp``.
         folder: where results of tools are kept.
+        cells: whether the files are a netlist of cells, written by a tool.
         limit_s: for each step of the build.
 
     Raises:
         MissingExtraError: Verilator is not installed.
         ToolError: a step fails or takes too long, or there is no C++ compiler.
     """
+    verilate, optimised = (*_VERILATE, *(_CELLS if cells else ())), _PLAIN if cells else _OPTIMISED
     program = harness.read_text(encoding="utf-8")
     library = runtime(None, limit_s) / "runtime.a"  # the same for all, wherever their simulators are kept
 
     def make(made: Path) -> None:
         # Kept by contents of its text alone: other weights are read by the same program.
         run_tool(
-            [_program(), *_VERILATE, "--top", top, "--prefix", "Vaccelerator", "-Mdir", str(made / "obj"), *files],
+            [_program(), *verilate, "--top", top, "--prefix", "Vaccelerator", "-Mdir", str(made / "obj"), *files],
             folder=source, limit_s=limit_s, doing="verilating the design", environ=_environ(),
         )  # fmt: skip
         sources = sorted(each.name for each in (made / "obj").glob("*.cpp"))
@@ -95,14 +101,14 @@ def simulator_of(
         (made / "obj/all.cpp").write_text("".join(f'#include "{name}"\n' for name in sources), encoding="utf-8")
         (made / "obj/ports.hpp").write_text(ports, encoding="utf-8")
         (made / "obj/harness.cpp").write_text(program, encoding="utf-8")
-        command = [*_compile("-Iobj"), "-o", SIMULATOR, "obj/all.cpp", "obj/harness.cpp", str(library)]
-        run_tool([*command, "-pthread"], folder=made, limit_s=limit_s, doing="compiling the simulator")
+        command = [*_compile("-Iobj", optimised=optimised), "-o", SIMULATOR, "obj/all.cpp", "obj/harness.cpp"]
+        run_tool([*command, str(library), "-pthread"], folder=made, limit_s=limit_s, doing="compiling the simulator")
         for each in (made / "obj").iterdir():
             each.unlink()
         (made / "obj").rmdir()
 
     texts = [(source / name).read_text(encoding="utf-8") for name in files]
-    facts = [_version(), *_compiler(), *_OPTIONS, *_VERILATE, ports, program, *texts]
+    facts = [_version(), *_compiler(), *_options(optimised), *verilate, ports, program, *texts]
     return kept("simulator", facts, make, folder) / SIMULATOR
 
 
@@ -140,13 +146,17 @@ def runtime(folder: Path | None = None, limit_s: float = _LIMIT_S) -> Path:
         for each in objects:
             (made / each).unlink()
 
-    facts = [_version(), *_compiler(), *_OPTIONS, *_RUNTIME]
+    facts = [_version(), *_compiler(), *_options(_OPTIMISED), *_RUNTIME]
     return kept("runtime", facts, make, folder)
 
 
-def _compile(*more: str) -> Sequence[str]:
+def _options(optimised: str) -> tuple[str, ...]:
+    return ("-std=gnu++17", optimised, *_OPTIONS)
+
+
+def _compile(*more: str, optimised: str = _OPTIMISED) -> Sequence[str]:
     include = _root() / "include"
-    return [*_compiler(), *_OPTIONS, *more, f"-I{include}", f"-I{include / 'vltstd'}"]
+    return [*_compiler(), *_options(optimised), *more, f"-I{include}", f"-I{include / 'vltstd'}"]
 
 
 def _compiler() -> list[str]:

@@ -95,6 +95,30 @@ class VerifiedUpdates(msgspec.Struct, frozen=True, kw_only=True):
         return all(way.equal for way in self.ways)
 
 
+class VerifiedUnit(msgspec.Struct, frozen=True, kw_only=True):
+    """The netlist of a unit alone, given what the samples come to in front of it."""
+
+    layer: str
+    kind: str
+    """Module of the unit."""
+    luts: int
+    ways: tuple[VerifiedWay, ...]
+
+
+class VerifiedNetlist(msgspec.Struct, frozen=True, kw_only=True):
+    """Cells that a design was synthesised to, simulated: of the whole design, or of each of its units alone."""
+
+    device: str
+    ways: tuple[VerifiedWay, ...] = ()
+    """Of the whole design; empty where units were simulated."""
+    units: tuple[VerifiedUnit, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Whether all outputs are the law's."""
+        return all(way.equal for way in (*self.ways, *(way for unit in self.units for way in unit.ways)))
+
+
 class VerifiedDesign(msgspec.Struct, frozen=True, kw_only=True):
     """All runs over a design."""
 
@@ -102,11 +126,13 @@ class VerifiedDesign(msgspec.Struct, frozen=True, kw_only=True):
     cycles: int
     """Between two samples, by closed form."""
     updates: VerifiedUpdates | None = None
+    netlist: VerifiedNetlist | None = None
 
     @property
     def equal(self) -> bool:
         """Whether all are."""
-        return all(way.equal for way in self.ways) and (self.updates is None or self.updates.equal)
+        more = [each for each in (self.updates, self.netlist) if each is not None]
+        return all(each.equal for each in (*self.ways, *more))
 
 
 class FittedDesign(msgspec.Struct, frozen=True, kw_only=True):

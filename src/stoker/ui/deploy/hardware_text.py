@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stoker.core.units import format_seconds
-from stoker.records.deploy.hardware import DesignSummary, FittedDesign, VerifiedDesign, VerifiedUpdates
+from stoker.records.deploy.hardware import (
+    DesignSummary,
+    FittedDesign,
+    VerifiedDesign,
+    VerifiedNetlist,
+    VerifiedUpdates,
+    VerifiedWay,
+)
 from stoker.ui.blocks import join, titled
 from stoker.ui.report_text import Style
 from stoker.ui.tables import render_facts, render_table
@@ -34,19 +43,41 @@ def render_design(found: DesignSummary, style: Style | None = None) -> str:
 def render_verification(found: VerifiedDesign, style: Style | None = None) -> str:
     """What the simulator gave against the law, as a page of text."""
     style = style or Style()
+    verdict = "every output is the law's" if found.equal else "outputs are NOT the law's"
+    facts = [("verdict", verdict), ("pace", f"{found.cycles:,} cycles a sample by closed form; measured below")]
+    ways = [*found.ways, *(found.updates.ways if found.updates is not None else ())]
+    if (cells := found.netlist) is not None:
+        ways += [*cells.ways, *(way for unit in cells.units for way in unit.ways)]
+    facts += [("problem", f"{each.way}: {each.problem}") for each in ways if each.problem]
+    blocks = [titled("Simulated by Verilator", _ways(found.ways, style), style)]
+    if found.updates is not None:
+        blocks.append(_updates(found.updates, style))
+    if cells is not None:
+        blocks.append(_netlist(cells, style))
+    return join((render_facts(facts, style), *blocks), style, "")
+
+
+def _ways(found: Sequence[VerifiedWay], style: Style) -> list[str]:
     rows = [
         [each.way, f"{each.samples:,}", f"{each.outputs:,}", f"{each.differing:,}",
          f"{each.interval:,.1f}" if each.interval else "too few", f"{each.latency:,}"]
-        for each in found.ways
+        for each in found
     ]  # fmt: skip
-    verdict = "every output is the law's" if found.equal else "outputs are NOT the law's"
-    facts = [("verdict", verdict), ("pace", f"{found.cycles:,} cycles a sample by closed form; measured below")]
-    ways = (*found.ways, *(found.updates.ways if found.updates is not None else ()))
-    facts += [("problem", f"{each.way}: {each.problem}") for each in ways if each.problem]
     head = ("sent", "samples", "outputs", "differ", "cycles a sample", "of the first")
-    table = titled("Simulated by Verilator", render_table(head, rows, style, right=(1, 2, 3, 4, 5)), style)
-    more = () if found.updates is None else (_updates(found.updates, style),)
-    return join((render_facts(facts, style), table, *more), style, "")
+    return render_table(head, rows, style, right=(1, 2, 3, 4, 5))
+
+
+def _netlist(found: VerifiedNetlist, style: Style) -> list[str]:
+    if found.ways:
+        return titled(f"Cells of {found.device}, as yosys made them, simulated", _ways(found.ways, style), style)
+    rows = [
+        [unit.layer, unit.kind, f"{unit.luts:,}", each.way, f"{each.samples:,}", f"{each.outputs:,}", f"{each.differing:,}"]
+        for unit in found.units
+        for each in unit.ways
+    ]
+    head = ("result", "unit", "LUTs", "sent", "samples", "outputs", "differ")
+    table = render_table(head, rows, style, right=(2, 4, 5, 6))
+    return titled(f"Cells of {found.device}, as yosys made them of each unit, simulated", table, style)
 
 
 def _updates(found: VerifiedUpdates, style: Style) -> list[str]:
