@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,25 +136,35 @@ class Circuit:
         found = np.stack(rows, axis=1) if rows else np.zeros((count, 0), np.uint8)
         return found, {name: np.unpackbits(bits, count=count).astype(bool) for name, bits in outputs.items()}
 
-    def run(self, cycles: Sequence[Mapping[str, NDArray[np.integer]]], count: int) -> list[dict[str, NDArray[np.int64]]]:
+    def run(self, cycles: Sequence[Mapping[str, NDArray[Any]]], count: int) -> list[dict[str, NDArray[np.int64]]]:
         """Outputs by cycle and port, unsigned, for numbers of ``count`` cases in each input, from any state on."""
+        return [
+            {
+                port: (bits.astype(np.int64) << np.arange(len(bits))[:, None]).sum(axis=0)
+                for port, bits in ports.items()
+            }
+            for ports in self.bits(cycles, count)
+        ]  # fmt: skip
+
+    def bits(self, cycles: Sequence[Mapping[str, NDArray[Any]]], count: int) -> list[dict[str, Bits]]:
+        """The same as (bits, cases), for ports of any width."""
         like = np.packbits(np.ones(count, np.uint8))
         random = np.random.default_rng(1)
         state = [random.integers(0, 256, like.shape, dtype=np.uint8) for _ in range(self.registers)]
-        found: list[dict[str, NDArray[np.int64]]] = []
+        found: list[dict[str, Bits]] = []
         for ports in cycles:
-            bits = {
+            given = {
                 name: np.packbits(np.broadcast_to(ports[port] >> at & 1, count).astype(np.uint8))
                 for name in self.inputs
                 for port, at in (_parted(name),)
                 if port in ports
             }
-            state, outputs = self.step(state, bits, like)
-            numbers: dict[str, NDArray[np.int64]] = {}
+            state, outputs = self.step(state, given, like)
+            by_port: dict[str, dict[int, Bits]] = {}
             for name, each in outputs.items():
                 port, at = _parted(name)
-                numbers[port] = numbers.get(port, 0) + (np.unpackbits(each, count=count).astype(np.int64) << at)
-            found.append(numbers)
+                by_port.setdefault(port, {})[at] = np.unpackbits(each, count=count)
+            found.append({port: np.stack([each[at] for at in sorted(each)]) for port, each in by_port.items()})
         return found
 
 
