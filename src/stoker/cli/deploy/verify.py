@@ -20,6 +20,7 @@ from stoker.core.code.definitions import load_function, parted
 from stoker.core.errors import ConfigError
 from stoker.deploy.batches import parts_of
 from stoker.deploy.engines.ends import taken
+from stoker.deploy.hardware.activity import activity
 from stoker.deploy.hardware.designing import chosen_foldings, design
 from stoker.deploy.hardware.engines import verify_engine, write_model
 from stoker.deploy.hardware.netlists import structure_of, verify_netlist, verify_units
@@ -89,8 +90,9 @@ def main(argv: list[str]) -> int:
                 raise ConfigError("`--update` is of a dataflow design; an engine takes another model as a program")
             if other is not None:  # before the build: what does not fit is known at once
                 update_of(read_design(folder), other.graph, other.digest)
-            if arguments.netlist and is_engine(folder):
-                raise ConfigError("`--netlist` is of a dataflow design; `stoker deploy fit` synthesises an engine")
+            if (arguments.netlist or arguments.activity) and is_engine(folder):
+                which = "--netlist" if arguments.netlist else "--activity"
+                raise ConfigError(f"`{which}` is of a dataflow design, and `{folder}` holds an engine; leave it out")
             proven = verify_engine if is_engine(folder) else verify
             found = proven(package.graph, folder, inputs, limit_s=arguments.limit)
             if other is not None:
@@ -99,6 +101,10 @@ def main(argv: list[str]) -> int:
             if arguments.netlist:
                 cells = _netlist(package.graph, folder, inputs, arguments)
                 found = structs.replace(found, netlist=cells)
+            if arguments.activity:
+                structure = structure_of(package.graph, read_design(folder))
+                changes = activity(structure, folder, inputs, limit_s=arguments.limit)
+                found = structs.replace(found, activity=changes)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if arguments.json:
@@ -156,6 +162,7 @@ def _parser() -> Parser:
     names = tuple(each.name for each in FPGAS)
     add("--netlist", choices=names, metavar="NAME", help=f"simulate its cells on this FPGA as well: {', '.join(names)}")
     add("--units", action="store_true", help="with --netlist: the cells of each unit alone, which is fast for any size")
+    add("--activity", action="store_true", help="count changes of bits by unit: an index of what moves, not power")
     add("--data", metavar="LOADER", help="file.py:function or module:function of batches to send")
     add("--samples", type=whole(1), metavar="N", help=f"how many (default: all of LOADER, or {_SAMPLES} at random)")
     add("--seed", type=whole(0), default=0, metavar="N", help="of random samples (default: 0)")

@@ -43,7 +43,7 @@ def netlist_simulator(
     source = _as_text(netlist, description.top, part, folder, limit_s)
     harness = Path(__file__).with_name("harness.cpp")
     ports = ports_header(description)
-    return simulator_of(source, description.top, [_FILE], harness, ports, folder, cells=True, limit_s=limit_s)
+    return simulator_of(source, description.top, [_FILE], harness, ports, folder, kind="cells", limit_s=limit_s)
 
 
 def _as_text(netlist: Path, top: str, part: Fpga, folder: Path | None, limit_s: float) -> Path:

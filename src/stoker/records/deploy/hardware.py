@@ -95,6 +95,31 @@ class VerifiedUpdates(msgspec.Struct, frozen=True, kw_only=True):
         return all(way.equal for way in self.ways)
 
 
+class UnitActivity(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a design changes in one of its units."""
+
+    unit: str
+    """Name of its instance; empty for what lies around units: streams, forks, counters and registers."""
+    layer: str
+    """Value that it computes; empty for what only passes words on."""
+    kind: str
+    """Module of the unit."""
+    changes: float
+    """Of bits, of each sample: signals and registers, those of inner modules among them; clocks and resets left out."""
+    share_frac: float
+    """Of the design's changes."""
+
+
+class DesignActivity(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes of bits while samples go through a design: an index to compare designs and units by, not power."""
+
+    samples: int
+    changes: float
+    """Of bits, of each sample."""
+    units: tuple[UnitActivity, ...]
+    """In the order of the design."""
+
+
 class VerifiedUnit(msgspec.Struct, frozen=True, kw_only=True):
     """The netlist of a unit alone, given what the samples come to in front of it."""
 
@@ -127,6 +152,7 @@ class VerifiedDesign(msgspec.Struct, frozen=True, kw_only=True):
     """Between two samples, by closed form."""
     updates: VerifiedUpdates | None = None
     netlist: VerifiedNetlist | None = None
+    activity: DesignActivity | None = None
 
     @property
     def equal(self) -> bool:

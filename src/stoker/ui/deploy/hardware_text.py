@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from stoker.core.units import format_seconds
 from stoker.records.deploy.hardware import (
+    DesignActivity,
     DesignSummary,
     FittedDesign,
     VerifiedDesign,
@@ -54,6 +55,8 @@ def render_verification(found: VerifiedDesign, style: Style | None = None) -> st
         blocks.append(_updates(found.updates, style))
     if cells is not None:
         blocks.append(_netlist(cells, style))
+    if found.activity is not None:
+        blocks.append(_activity(found.activity, style))
     return join((render_facts(facts, style), *blocks), style, "")
 
 
@@ -71,13 +74,33 @@ def _netlist(found: VerifiedNetlist, style: Style) -> list[str]:
     if found.ways:
         return titled(f"Cells of {found.device}, as yosys made them, simulated", _ways(found.ways, style), style)
     rows = [
-        [unit.layer, unit.kind, f"{unit.luts:,}", each.way, f"{each.samples:,}", f"{each.outputs:,}", f"{each.differing:,}"]
+        [
+            unit.layer,
+            unit.kind,
+            f"{unit.luts:,}",
+            each.way,
+            f"{each.samples:,}",
+            f"{each.outputs:,}",
+            f"{each.differing:,}",
+        ]
         for unit in found.units
         for each in unit.ways
     ]
     head = ("result", "unit", "LUTs", "sent", "samples", "outputs", "differ")
     table = render_table(head, rows, style, right=(2, 4, 5, 6))
     return titled(f"Cells of {found.device}, as yosys made them of each unit, simulated", table, style)
+
+
+def _activity(found: DesignActivity, style: Style) -> list[str]:
+    rows = [
+        [each.layer or each.unit or "around", each.kind or "streams, counters, registers", f"{each.changes:,.0f}",
+         f"{100 * each.share_frac:.1f} %"]
+        for each in found.units
+    ]  # fmt: skip
+    rows.append(["all", "", f"{found.changes:,.0f}", ""])
+    head = ("result", "unit", "changes a sample", "share")
+    title = f"Changes of bits, over {found.samples:,} samples: an index to compare by, not power"
+    return titled(title, render_table(head, rows, style, right=(2, 3)), style)
 
 
 def _updates(found: VerifiedUpdates, style: Style) -> list[str]:

@@ -121,7 +121,6 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_beats_are_those_of_the_windows(tmp_path: Path, case: str) -> None:
     found = circuit_of(tmp_path, watched(*CASES[case]), "counter", "window").explore()
-    print(case, found)
     assert "full" in found.seen
     assert found.states > 100
 
@@ -136,5 +135,6 @@ def test_beats_are_those_of_the_windows(tmp_path: Path, case: str) -> None:
     ],
 )
 def test_a_mistake_is_found(tmp_path: Path, change: tuple[str, str]) -> None:
+    wrong = circuit_of(tmp_path, watched(*CASES["3x3 of 3x3, padded"]), "counter", "window", changes=[change])
     with pytest.raises(WrongError):
-        circuit_of(tmp_path, watched(*CASES["3x3 of 3x3, padded"]), "counter", "window", changes=[change]).explore()
+        wrong.explore()
