@@ -128,7 +128,8 @@ module top (input clk, rst, offer, input [{before - 1}:0] d, input out_ready, ou
     // Whole words are offered at once, and room for a word that leaves is given in the same cycle.
     assign bad = !rst && (
         out_valid != (count >= 5'(OUT)) || (out_valid && out_data != queue[OUT-1:0]) ||
-        (full && out_ready && left == '0) || (count == '0 && !in_ready) || (waited && (!out_valid || out_data != waited_d)) || count > 5'(IN + OUT)
+        (full && out_ready && left == '0) || (count == '0 && !in_ready) || count > 5'(IN + OUT) ||
+        (waited && (!out_valid || out_data != waited_d))
     );
 endmodule
 """
