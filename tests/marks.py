@@ -27,7 +27,9 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/deploy/hardware/test_netlists.py::test_each": "stays: as above",
     "tests/deploy/hardware/test_activity.py::test_what": "stays: recorded counts",
     "tests/deploy/rtl/proofs/test_arithmetic.py": "stays: an accumulator, and sums of products",
+    "tests/deploy/rtl/proofs/test_cells.py": "stays: units before synthesis",
     "tests/deploy/rtl/proofs/test_streams.py": "stays: a deep FIFO",
+    "tests/deploy/rtl/proofs/test_updates.py": "stays: a deep FIFO; updates, live",
     "tests/deploy/rtl/proofs/test_windows.py": "stays: one pixel",
     "tests/deploy/hardware/test_updates.py::test_many": "stays: all units with numbers in one simulator",
     # What repeats a kind of test that stays in `make test`, by the id of a test from its beginning on; `*` is any text.

@@ -14,6 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -170,7 +171,7 @@ class Circuit:
 
 def circuit_of(
     folder: Path, top: str, *units: str, files: Mapping[str, str] | None = None,
-    changes: Sequence[tuple[str, str]] = (),
+    changes: Sequence[tuple[str, str]] = (), cells: bool = False,
 ) -> Circuit:  # fmt: skip
     """The circuit of a module.
 
@@ -180,6 +181,7 @@ def circuit_of(
         units: of ``rtl/units`` that it uses.
         files: of memories, by name.
         changes: of texts in the units, which must be there.
+        cells: whether modules become cells of an ECP5 before, each by itself, as in a design's netlist.
     """
     prepare(YOSYS)
     texts = {
@@ -191,12 +193,34 @@ def circuit_of(
         texts = {name: text.replace(*change) for name, text in texts.items()}
     for name, text in {**texts, "top.sv": top, **(files or {})}.items():
         (folder / name).write_text(text, encoding="utf-8")
-    script = (
-        f"read_verilog -sv -defer {' '.join([*texts, 'top.sv'])}; hierarchy -top top; proc; flatten; {_KEEP}; memory; "
-        f"{_KEEP}; dffunmap; techmap; {_KEEP}; abc -g AND; aigmap; opt_clean; write_aiger -ascii -symbols circuit.aag"
+    read = f"read_verilog -sv -defer {' '.join([*texts, 'top.sv'])}; hierarchy -top top"
+    if cells:
+        _run(f"{read}; setattr -mod -set keep_hierarchy 1; synth_ecp5 -top top -json netlist.json", folder)
+        netlist = msgspec.json.decode((folder / "netlist.json").read_bytes())
+        modules = {
+            name: module
+            for name, module in netlist["modules"].items()
+            if not {"blackbox", "whitebox"} & {*module["attributes"]}
+        }
+        for module in modules.values():
+            module["attributes"].pop("keep_hierarchy", None)
+        (folder / "netlist.json").write_bytes(msgspec.json.encode({**netlist, "modules": modules}))
+        own = resources.files("stoker.deploy.tools").joinpath("ecp5_cells.sv").read_text(encoding="utf-8")
+        (folder / "cells.sv").write_text(own, encoding="utf-8")
+        read = (
+            "read_verilog -sv cells.sv; read_verilog -sv -nooverwrite +/lattice/cells_sim_ecp5.v; "
+            "read_json netlist.json; hierarchy -check -top top"
+        )
+    _run(
+        f"{read}; proc; flatten; {_KEEP}; memory; {_KEEP}; dffunmap; techmap; {_KEEP}; abc -g AND; aigmap; opt_clean; "
+        "write_aiger -ascii -symbols circuit.aag",
+        folder,
     )
-    subprocess.run([*command_of(YOSYS), "-q", "-p", script], cwd=folder, check=True, timeout=300)
     return Circuit((folder / "circuit.aag").read_text(encoding="utf-8"))
+
+
+def _run(script: str, folder: Path) -> None:
+    subprocess.run([*command_of(YOSYS), "-q", "-p", script], cwd=folder, check=True, timeout=300)
 
 
 def _parted(name: str) -> tuple[str, int]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from stoker.deploy.arithmetic.requantising import requantise
 from stoker.deploy.ir.operations import Requantiser
-from tests.deploy.rtl.proofs.circuits import Circuit, circuit_of, needs_yosys
+from tests.deploy.rtl.proofs.circuits import circuit_of, needs_yosys
 
 pytestmark = [pytest.mark.integration, needs_yosys]
 
@@ -26,10 +26,9 @@ def law_of(acc: NDArray[np.int64], factor: int | None, shift: int, zero: int, lo
     return requantise(acc, by, {"m": np.array(factor or 0)})
 
 
-def requantiser(
-    folder: Path, acc_bits: int, bits: int, factor: int | None, shift: int, zero: int, low: int, high: int
-) -> Circuit:  # fmt: skip
-    top = f"""
+def requantiser(acc_bits: int, bits: int, factor: int | None, shift: int, zero: int, low: int, high: int) -> str:
+    """SystemVerilog around one; its factor is in a file."""
+    return f"""
 module top (input clk, rst, input [{acc_bits - 1}:0] acc, input valid, output [{bits - 1}:0] result, output done);
     requantise #(
         .LANES(1), .ACC_W({acc_bits}), .OUT_W({bits}), .SHIFT({shift}), .ZERO({zero}), .LOW({low}), .HIGH({high}),
@@ -37,7 +36,6 @@ module top (input clk, rst, input [{acc_bits - 1}:0] acc, input valid, output [{
     ) unit (.clk, .rst, .in_data(acc), .in_valid(valid), .out_data(result), .out_valid(done));
 endmodule
 """
-    return circuit_of(folder, top, "requantise", files={"factors.hex": f"{factor or 0:04x}\n"})
 
 
 @pytest.mark.parametrize(
@@ -59,7 +57,8 @@ endmodule
 def test_every_accumulator_is_requantised_by_the_law(
     tmp_path: Path, acc_bits: int, bits: int, factor: int | None, shift: int, zero: int, low: int, high: int
 ) -> None:  # fmt: skip
-    circuit = requantiser(tmp_path, acc_bits, bits, factor, shift, zero, low, high)
+    top = requantiser(acc_bits, bits, factor, shift, zero, low, high)
+    circuit = circuit_of(tmp_path, top, "requantise", files={"factors.hex": f"{factor or 0:04x}\n"})
     every = np.arange(1 << acc_bits)
     none = np.array(0)
     cycles = [{"acc": every, "valid": np.array(1)}] + [{"acc": ~every, "valid": none}] * 5
