@@ -75,7 +75,7 @@ class DesignDescription(msgspec.Struct, frozen=True, kw_only=True):
     fifos: dict[str, int]
     """Depths in words of those in front of joins, in the order of the design's flags."""
     foldings: dict[str, tuple[int, int, int]] = {}
-    """Of its dense layers and convolutions, by result: channels of it, channels, taps that are computed in a cycle."""
+    """What dense layers and convolutions compute in a cycle, by result: channels of it, channels, taps."""
     updates: DesignUpdates | None = None
     """None where another model is another design."""
 

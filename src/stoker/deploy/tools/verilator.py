@@ -30,7 +30,7 @@ _MORE: Mapping[str, tuple[str, ...]] = {
     "activity": ("--coverage-toggle", "--coverage-max-width", "65536", "--flatten"),
 }
 SimulatorKind = Literal["design", "cells", "activity"]
-"""Of a design's text; of a netlist of cells, written by a tool; of a text, with a count of each bit's changes."""
+"""What is simulated: a design's text; a netlist of cells, written by a tool; a text, counting each bit's changes."""
 _LIMIT_S = 600.0
 SIMULATOR = "simulator"
 

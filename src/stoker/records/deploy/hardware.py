@@ -105,9 +105,9 @@ class UnitActivity(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     """Module of the unit."""
     changes: float
-    """Of bits, of each sample: signals and registers, those of inner modules among them; clocks and resets left out."""
+    """Those of each sample: bits of signals and registers, inner modules' among them, but for clocks and resets."""
     share_frac: float
-    """Of the design's changes."""
+    """Share of the design's changes."""
 
 
 class DesignActivity(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +115,7 @@ class DesignActivity(msgspec.Struct, frozen=True, kw_only=True):
 
     samples: int
     changes: float
-    """Of bits, of each sample."""
+    """Those of each sample."""
     units: tuple[UnitActivity, ...]
     """In the order of the design."""
 
@@ -135,7 +135,7 @@ class VerifiedNetlist(msgspec.Struct, frozen=True, kw_only=True):
 
     device: str
     ways: tuple[VerifiedWay, ...] = ()
-    """Of the whole design; empty where units were simulated."""
+    """Runs of the whole design; empty where units were simulated."""
     units: tuple[VerifiedUnit, ...] = ()
 
     @property
