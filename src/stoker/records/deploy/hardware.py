@@ -105,7 +105,7 @@ class UnitActivity(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     """Module of the unit."""
     changes: float
-    """Those of each sample: bits of signals and registers, inner modules' among them, but for clocks and resets."""
+    """Those of each sample: bits of signals and registers, inner modules' among them; no clocks, no memories' words."""
     share_frac: float
     """Share of the design's changes."""
 
