@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -18,7 +19,7 @@ from stoker.deploy.ir.operations import sources_of
 from stoker.deploy.ir.values import ModelPort
 from stoker.deploy.rtl.banks import BANKED
 from stoker.deploy.rtl.flow import ThroughFlow
-from stoker.deploy.rtl.folding import Folding
+from stoker.deploy.rtl.folding import Folding, works_of
 from stoker.deploy.rtl.generate import DESCRIPTION, DesignDescription, design_files, read_design, write_design
 from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.rtl.structure import DesignNode, End, Structure
@@ -117,7 +118,8 @@ def structure_of(graph: IntegerGraph, description: DesignDescription) -> Structu
         ValueError: the design is not what this version writes.
     """
     foldings = {name: Folding(*each) for name, each in description.foldings.items()}
-    for fifos in ("full", "least"):
+    depths: tuple[Literal["full", "least"], ...] = ("full", "least")
+    for fifos in depths if {*foldings} == {*works_of(graph)} else ():
         structure = lower(graph, foldings, fifos=fifos, updatable=description.updates is not None)
         texts = design_files(structure, description.source)
         if msgspec.json.decode(texts[DESCRIPTION], type=DesignDescription).digest == description.digest:
