@@ -23,6 +23,14 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/deploy/hardware/test_fitting.py::test_a_dense": "stays: what is too large; no synthesis there",
     "tests/deploy/hardware/test_engine.py::test_models_made_at_random": "stays: four models on one engine, a change",
     "tests/deploy/hardware/test_many_nets.py": "stays: test_live, most units in one simulator",
+    "tests/deploy/hardware/test_netlists.py::test_cells": "stays: units and structures, pure; circuits, in rtl/proofs",
+    "tests/deploy/hardware/test_netlists.py::test_each": "stays: as above",
+    "tests/deploy/hardware/test_activity.py::test_what": "stays: recorded counts",
+    "tests/deploy/rtl/proofs/test_arithmetic.py": "stays: an accumulator, and sums of products",
+    "tests/deploy/rtl/proofs/test_cells.py": "stays: units before synthesis",
+    "tests/deploy/rtl/proofs/test_streams.py": "stays: a deep FIFO",
+    "tests/deploy/rtl/proofs/test_updates.py": "stays: a deep FIFO; updates, live",
+    "tests/deploy/rtl/proofs/test_windows.py": "stays: one pixel",
     "tests/deploy/hardware/test_updates.py::test_many": "stays: all units with numbers in one simulator",
     "tests/deploy/hardware/test_updates.py::test_every_output": "stays: a change in mid-stream, in test_engine",
     # What repeats a kind of test that stays in `make test`, by the id of a test from its beginning on; `*` is any text.
@@ -260,6 +268,10 @@ EXHAUSTIVE: dict[str, str] = {
 }
 """Tests that `make test` leaves to `make test-all`, and what of their kind stays."""
 STAYS = (
+    "tests/deploy/rtl/proofs/test_arithmetic.py::test_every_accumulator_is_requantised_by_the_law[18-",
+    "tests/deploy/rtl/proofs/test_arithmetic.py::test_every_sum_of_products[2-0",
+    "tests/deploy/rtl/proofs/test_streams.py::test_a_fifo_holds_its_words_in_order[3-changes2",
+    "tests/deploy/rtl/proofs/test_windows.py::test_beats_are_those_of_the_windows[one pixel",
     "tests/benchmarks/test_benchmarks.py::test_the_last_line_of_a_tiny_run_is_json[cache_hit_local]",
     "tests/cache/filesystem/test_memory.py::test_memory_is_bounded_whatever_is_read[open",
     "tests/cache/cluster/test_partitions.py::test_a_black_hole",

@@ -132,3 +132,13 @@ def test_an_engine_with_another_package_is_refused(package: Path, tmp_path: Path
     assert rtl.main([str(other), "--out", str(out), "--structure", "engine"]) == 0
     with pytest.raises(ConfigError, match=r"was made from another; write it again with .* --structure engine`"):
         verify.main([str(package), "--design", str(out)])
+
+
+def test_cells_and_changes_are_of_a_dataflow_design(package: Path, tmp_path: Path) -> None:
+    out = tmp_path / "engine"
+    assert rtl.main([str(package), "--out", str(out), "--structure", "engine"]) == 0
+    for given, named in ((["--netlist", "ecp5-25k"], "netlist"), (["--activity"], "activity")):
+        with pytest.raises(ConfigError, match=rf"`--{named}` is of a dataflow design, and .* holds an engine"):
+            verify.main([str(package), "--design", str(out), *given])
+    with pytest.raises(ConfigError, match="`--units` is of cells, and needs `--netlist`"):
+        verify.main([str(package), "--units"])

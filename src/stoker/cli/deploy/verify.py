@@ -20,16 +20,20 @@ from stoker.core.code.definitions import load_function, parted
 from stoker.core.errors import ConfigError
 from stoker.deploy.batches import parts_of
 from stoker.deploy.engines.ends import taken
+from stoker.deploy.hardware.activity import activity
 from stoker.deploy.hardware.designing import chosen_foldings, design
 from stoker.deploy.hardware.engines import verify_engine, write_model
+from stoker.deploy.hardware.netlists import structure_of, verify_netlist, verify_units
 from stoker.deploy.hardware.updates import verify_updates
 from stoker.deploy.hardware.verification import random_samples, verify
-from stoker.deploy.ir.graph import IntegerGraph
+from stoker.deploy.ir.graph import IntegerGraph, Integers
 from stoker.deploy.package.folder import read_package
 from stoker.deploy.rtl.engine.files import is_engine, read_engine
 from stoker.deploy.rtl.generate import read_design
 from stoker.deploy.rtl.updating import update_of
 from stoker.deploy.search.report import read_foldings
+from stoker.deploy.tools.devices import FPGAS, fpga
+from stoker.records.deploy.hardware import VerifiedNetlist
 from stoker.ui.deploy.hardware_text import render_verification
 from stoker.ui.terminal import style_for
 
@@ -43,7 +47,8 @@ examples:
   stoker deploy verify digits.pkg                              a design of the default size, random samples
   stoker deploy verify digits.pkg --design rtl --data calib.py:test_loader
   stoker deploy verify digits.pkg --structure engine           a program of an engine of the default size
-  stoker deploy verify digits.pkg --design rtl --update retrained.pkg"""
+  stoker deploy verify digits.pkg --design rtl --update retrained.pkg
+  stoker deploy verify digits.pkg --netlist ecp5-45k --units   what yosys makes of each unit, simulated"""
 
 
 def main(argv: list[str]) -> int:
@@ -56,6 +61,8 @@ def main(argv: list[str]) -> int:
         ToolError: a tool fails or takes too long.
     """
     arguments = _parser().parse_args(argv)
+    if arguments.units and not arguments.netlist:
+        raise ConfigError("`--units` is of cells, and needs `--netlist` with the name of an FPGA")
     package = read_package(arguments.package)
     other = read_package(arguments.update) if arguments.update else None
     try:
@@ -83,11 +90,21 @@ def main(argv: list[str]) -> int:
                 raise ConfigError("`--update` is of a dataflow design; an engine takes another model as a program")
             if other is not None:  # before the build: what does not fit is known at once
                 update_of(read_design(folder), other.graph, other.digest)
+            if (arguments.netlist or arguments.activity) and is_engine(folder):
+                which = "--netlist" if arguments.netlist else "--activity"
+                raise ConfigError(f"`{which}` is of a dataflow design, and `{folder}` holds an engine; leave it out")
             proven = verify_engine if is_engine(folder) else verify
             found = proven(package.graph, folder, inputs, limit_s=arguments.limit)
             if other is not None:
                 updates = verify_updates(package, other, folder, inputs, limit_s=arguments.limit)
                 found = structs.replace(found, updates=updates)
+            if arguments.netlist:
+                cells = _netlist(package.graph, folder, inputs, arguments)
+                found = structs.replace(found, netlist=cells)
+            if arguments.activity:
+                structure = structure_of(package.graph, read_design(folder))
+                changes = activity(structure, folder, inputs, limit_s=arguments.limit)
+                found = structs.replace(found, activity=changes)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if arguments.json:
@@ -95,6 +112,15 @@ def main(argv: list[str]) -> int:
     else:
         sys.stdout.write(render_verification(found, style_for(sys.stdout, os.environ)))
     return 0 if found.equal else 1
+
+
+def _netlist(
+    graph: IntegerGraph, folder: Path, inputs: Mapping[str, Integers], arguments: argparse.Namespace
+) -> VerifiedNetlist:  # fmt: skip
+    part = fpga(arguments.netlist)
+    if not arguments.units:
+        return verify_netlist(graph, folder, part, inputs, limit_s=arguments.limit)
+    return verify_units(graph, structure_of(graph, read_design(folder)), part, inputs, limit_s=arguments.limit)
 
 
 def _batches(graph: IntegerGraph, loader: str, most: int | None) -> Mapping[str, Any]:
@@ -133,6 +159,10 @@ def _parser() -> Parser:
     )
     add_engine_options(parser)
     add("--update", type=Path, metavar="PACKAGE", help="another model, which comes and goes in mid-stream")
+    names = tuple(each.name for each in FPGAS)
+    add("--netlist", choices=names, metavar="NAME", help=f"simulate its cells on this FPGA as well: {', '.join(names)}")
+    add("--units", action="store_true", help="with --netlist: the cells of each unit alone, which is fast for any size")
+    add("--activity", action="store_true", help="count changes of bits by unit: an index of what moves, not power")
     add("--data", metavar="LOADER", help="file.py:function or module:function of batches to send")
     add("--samples", type=whole(1), metavar="N", help=f"how many (default: all of LOADER, or {_SAMPLES} at random)")
     add("--seed", type=whole(0), default=0, metavar="N", help="of random samples (default: 0)")

@@ -74,6 +74,8 @@ class DesignDescription(msgspec.Struct, frozen=True, kw_only=True):
     watchdog_cycles: int
     fifos: dict[str, int]
     """Depths in words of those in front of joins, in the order of the design's flags."""
+    foldings: dict[str, tuple[int, int, int]] = {}
+    """What dense layers and convolutions compute in a cycle, by result: channels of it, channels, taps."""
     updates: DesignUpdates | None = None
     """None where another model is another design."""
 
@@ -102,6 +104,11 @@ def design_files(structure: Structure, source: str = "") -> dict[str, str]:
         digest=_digest(texts), source=source, top=TOP, files=(*order, top),
         inputs=ends_of(structure, inputs=True), outputs=ends_of(structure, inputs=False), cycles=structure.cycles,
         multipliers=structure.multipliers, watchdog_cycles=watchdog_cycles(structure), fifos=structure.fifos,
+        foldings={
+            node.layer: (int(node.parameters["PE"]), int(node.parameters["LANES"]), int(node.parameters["TAPS"]))
+            for node in structure.nodes.values()
+            if node.module == "matrix_unit"
+        },
         updates=updates_of(structure) if structure.updatable else None,
     )  # fmt: skip
     return texts | {DESCRIPTION: msgspec.json.format(msgspec.json.encode(description)).decode() + "\n"}

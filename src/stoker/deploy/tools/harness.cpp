@@ -7,6 +7,7 @@
 //                           length of a line of JSON, the line, and the results of each output if all of them came
 // Updates are records: the sample (64 bits) with whose first word or later they begin, their words (64 bits), and these
 // (32 bits each). In the first way they are in FOLDER/updates.bin.
+// Where changes of bits are counted, those of the run are left in FOLDER/activity.dat.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -20,6 +21,9 @@
 #include "Vaccelerator.h"
 #include "ports.hpp"
 #include "verilated.h"
+#if VM_COVERAGE
+#include "verilated_cov.h"
+#endif
 
 namespace {
 
@@ -415,7 +419,14 @@ int run_files(Bench& bench, const std::string& folder, uint64_t samples, Random&
         in.data = read_file(folder + "/" + name);
         if (in.data.size() != samples * in.bytes * in.words) return std::fprintf(stderr, "%s has a wrong size\n", name.c_str()), 3;
     }
+#if VM_COVERAGE
+    bench.context.coveragep()->zero();  // what came before the samples does not count
+#endif
     Seen seen = run(bench, samples, updates, random, stall_in, stall_out);
+#if VM_COVERAGE
+    bench.context.coveragep()->forcePerInstance(true);
+    bench.context.coveragep()->write(folder + "/activity.dat");
+#endif
     check_end(bench, seen);
     const std::string line = told(bench, seen);
     for (size_t at = 0; at < bench.outs.size(); ++at) {

@@ -110,26 +110,36 @@ def simulate(
     Raises:
         ToolError: the simulator fails.
     """
-    chosen = stalls or Stalls()
-    samples = len(next(iter(inputs.values())))
     with tempfile.TemporaryDirectory(prefix="stoker-simulation-") as name:
         folder = Path(name)
-        for at, end in enumerate(description.inputs):
-            (folder / f"in{at}.bin").write_bytes(bytes_of(inputs[end.value].reshape(samples, -1), end))
-        (folder / "updates.bin").write_bytes(update_bytes(updates))
-        line = run_tool(
-            [str(program), name, str(samples), str(chosen.seed), str(chosen.before), str(chosen.after)],
-            folder=design, limit_s=limit_s, doing=f"simulating {samples} samples",
-        )  # fmt: skip
-        try:
-            outcome = msgspec.json.decode(line.splitlines()[-1], type=Outcome)
-        except (IndexError, msgspec.DecodeError) as error:
-            raise ToolError(f"`{program}` must end with a line of JSON, got {line.strip()[-500:]!r}") from error
+        outcome = simulate_in(
+            folder, program, design, description, inputs, stalls=stalls, updates=updates, limit_s=limit_s
+        )
         results = {
             end.value: numbers_of((folder / f"out{at}.bin").read_bytes(), end)
             for at, end in enumerate(description.outputs)
         }
     return results, outcome
+
+
+def simulate_in(
+    folder: Path, program: Path, design: Path, description: DesignDescription, inputs: Mapping[str, Integers], *,
+    stalls: Stalls | None = None, updates: Sequence[Update] = (), limit_s: float = 3600.0,
+) -> Outcome:  # fmt: skip
+    """The same in a folder, where the harness's files stay. Errors of :func:`simulate`."""
+    chosen = stalls or Stalls()
+    samples = len(next(iter(inputs.values())))
+    for at, end in enumerate(description.inputs):
+        (folder / f"in{at}.bin").write_bytes(bytes_of(inputs[end.value].reshape(samples, -1), end))
+    (folder / "updates.bin").write_bytes(update_bytes(updates))
+    line = run_tool(
+        [str(program), str(folder), str(samples), str(chosen.seed), str(chosen.before), str(chosen.after)],
+        folder=design, limit_s=limit_s, doing=f"simulating {samples} samples",
+    )  # fmt: skip
+    try:
+        return msgspec.json.decode(line.splitlines()[-1], type=Outcome)
+    except (IndexError, msgspec.DecodeError) as error:
+        raise ToolError(f"`{program}` must end with a line of JSON, got {line.strip()[-500:]!r}") from error
 
 
 def update_bytes(updates: Sequence[Update]) -> bytes:

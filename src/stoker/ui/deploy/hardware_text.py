@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stoker.core.units import format_seconds
-from stoker.records.deploy.hardware import DesignSummary, FittedDesign, VerifiedDesign, VerifiedUpdates
+from stoker.records.deploy.hardware import (
+    DesignActivity,
+    DesignSummary,
+    FittedDesign,
+    VerifiedDesign,
+    VerifiedNetlist,
+    VerifiedUpdates,
+    VerifiedWay,
+)
 from stoker.ui.blocks import join, titled
 from stoker.ui.report_text import Style
 from stoker.ui.tables import render_facts, render_table
@@ -34,19 +44,63 @@ def render_design(found: DesignSummary, style: Style | None = None) -> str:
 def render_verification(found: VerifiedDesign, style: Style | None = None) -> str:
     """What the simulator gave against the law, as a page of text."""
     style = style or Style()
+    verdict = "every output is the law's" if found.equal else "outputs are NOT the law's"
+    facts = [("verdict", verdict), ("pace", f"{found.cycles:,} cycles a sample by closed form; measured below")]
+    ways = [*found.ways, *(found.updates.ways if found.updates is not None else ())]
+    if (cells := found.netlist) is not None:
+        ways += [*cells.ways, *(way for unit in cells.units for way in unit.ways)]
+    facts += [("problem", f"{each.way}: {each.problem}") for each in ways if each.problem]
+    blocks = [titled("Simulated by Verilator", _ways(found.ways, style), style)]
+    if found.updates is not None:
+        blocks.append(_updates(found.updates, style))
+    if cells is not None:
+        blocks.append(_netlist(cells, style))
+    if found.activity is not None:
+        blocks.append(_activity(found.activity, style))
+    return join((render_facts(facts, style), *blocks), style, "")
+
+
+def _ways(found: Sequence[VerifiedWay], style: Style) -> list[str]:
     rows = [
         [each.way, f"{each.samples:,}", f"{each.outputs:,}", f"{each.differing:,}",
          f"{each.interval:,.1f}" if each.interval else "too few", f"{each.latency:,}"]
-        for each in found.ways
+        for each in found
     ]  # fmt: skip
-    verdict = "every output is the law's" if found.equal else "outputs are NOT the law's"
-    facts = [("verdict", verdict), ("pace", f"{found.cycles:,} cycles a sample by closed form; measured below")]
-    ways = (*found.ways, *(found.updates.ways if found.updates is not None else ()))
-    facts += [("problem", f"{each.way}: {each.problem}") for each in ways if each.problem]
     head = ("sent", "samples", "outputs", "differ", "cycles a sample", "of the first")
-    table = titled("Simulated by Verilator", render_table(head, rows, style, right=(1, 2, 3, 4, 5)), style)
-    more = () if found.updates is None else (_updates(found.updates, style),)
-    return join((render_facts(facts, style), table, *more), style, "")
+    return render_table(head, rows, style, right=(1, 2, 3, 4, 5))
+
+
+def _netlist(found: VerifiedNetlist, style: Style) -> list[str]:
+    if found.ways:
+        return titled(f"Cells of {found.device}, as yosys made them, simulated", _ways(found.ways, style), style)
+    rows = [
+        [
+            unit.layer,
+            unit.kind,
+            f"{unit.luts:,}",
+            each.way,
+            f"{each.samples:,}",
+            f"{each.outputs:,}",
+            f"{each.differing:,}",
+        ]
+        for unit in found.units
+        for each in unit.ways
+    ]
+    head = ("result", "unit", "LUTs", "sent", "samples", "outputs", "differ")
+    table = render_table(head, rows, style, right=(2, 4, 5, 6))
+    return titled(f"Cells of {found.device}, as yosys made them of each unit, simulated", table, style)
+
+
+def _activity(found: DesignActivity, style: Style) -> list[str]:
+    rows = [
+        [each.layer or each.unit or "around", each.kind or "streams, counters, registers", f"{each.changes:,.0f}",
+         f"{100 * each.share_frac:.1f} %"]
+        for each in found.units
+    ]  # fmt: skip
+    rows.append(["all", "", f"{found.changes:,.0f}", ""])
+    head = ("result", "unit", "changes a sample", "share")
+    title = f"Changes of bits, over {found.samples:,} samples: an index to compare by, not power"
+    return titled(title, render_table(head, rows, style, right=(2, 3)), style)
 
 
 def _updates(found: VerifiedUpdates, style: Style) -> list[str]:

@@ -1,0 +1,69 @@
+"""How often bits of a design change in a simulation, by instance: Verilator's coverage of toggles, read as counts."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from stoker.core.errors import ToolError
+from stoker.deploy.ir.graph import Integers
+from stoker.deploy.rtl.generate import DesignDescription
+from stoker.deploy.tools.simulation import Outcome, simulate_in
+from stoker.deploy.tools.verilator import simulator
+
+_POINT = re.compile(r"^C '(.*)' (\d+)$")
+_EVERYWHERE = ("aclk", "clk", "aresetn", "rst")
+"""They change in each cycle, or never."""
+_WORD = "]["
+"""Bits of a memory's words: large ones are not counted there, so small ones are not either."""
+
+
+def changes(
+    design: Path, description: DesignDescription, inputs: Mapping[str, Integers], folder: Path | None = None, *,
+    limit_s: float = 3600.0,
+) -> tuple[Counter[str], Outcome]:  # fmt: skip
+    """Changes of bits while samples go through a design back to back, by instance of its top module, and what was seen.
+
+    Those of the top module itself are under an empty name.
+
+    Args:
+        design: its folder.
+        description: of the design.
+        inputs: input values of the graph by name, each (samples, …).
+        folder: where results of tools are kept.
+        limit_s: for the run, and for a step of the build.
+
+    Raises:
+        MissingExtraError: Verilator is not installed.
+        ToolError: a tool fails or takes too long.
+    """
+    program = simulator(design, folder, kind="activity", limit_s=limit_s)
+    with tempfile.TemporaryDirectory(prefix="stoker-activity-") as name:
+        outcome = simulate_in(Path(name), program, design, description, inputs, limit_s=limit_s)
+        return counted((Path(name) / "activity.dat").read_text(encoding="utf-8"), description.top), outcome
+
+
+def counted(text: str, top: str) -> Counter[str]:
+    """Counts of a coverage file by instance of the top module.
+
+    Raises:
+        ToolError: it has none.
+    """
+    found = Counter[str]()
+    for line in text.splitlines():
+        if (point := _POINT.match(line)) is None:
+            continue
+        facts = dict(fact.split("\x02", 1) for fact in point[1].split("\x01") if "\x02" in fact)
+        bit = facts.get("o", "")
+        signal = re.split(r"[\[:]", bit, maxsplit=1)[0]
+        counts = facts.get("page", "").startswith("v_toggle/") and signal not in _EVERYWHERE and _WORD not in bit
+        if counts:
+            instances = facts.get("h", "").split(".")
+            inside = instances[instances.index(top) + 1 :] if top in instances else []
+            found[inside[0] if inside else ""] += int(point[2])
+    if not found:
+        raise ToolError(f"Verilator's coverage must count changes of bits of {top}, got {text[:200]!r}")
+    return found

@@ -1,0 +1,55 @@
+"""What `stoker deploy verify` shows of cells and of changes of bits."""
+
+from stoker.records.deploy.hardware import (
+    DesignActivity,
+    UnitActivity,
+    VerifiedDesign,
+    VerifiedNetlist,
+    VerifiedUnit,
+    VerifiedWay,
+)
+from stoker.ui.deploy.hardware_text import render_verification
+
+
+def way(differing: int = 0, problem: str = "") -> VerifiedWay:
+    return VerifiedWay(
+        way="back to back", samples=4, outputs=40, differing=differing, interval=9.0, latency=20, problem=problem
+    )
+
+
+def test_a_design_whose_cells_differ_is_not_equal() -> None:
+    for cells in (
+        VerifiedNetlist(device="ecp5-25k", ways=(way(3),)),
+        VerifiedNetlist(
+            device="ecp5-25k", units=(VerifiedUnit(layer="v1", kind="matrix_unit", luts=99, ways=(way(3),)),)
+        ),
+    ):
+        found = VerifiedDesign(ways=(way(),), cycles=9, netlist=cells)
+        assert not found.equal
+        shown = render_verification(found)
+        assert "outputs are NOT the law's" in shown
+        assert "Cells of ecp5-25k, as yosys made them" in shown
+    sound = VerifiedDesign(ways=(way(),), cycles=9, netlist=VerifiedNetlist(device="ecp5-25k", ways=(way(),)))
+    assert sound.equal
+    assert "every output is the law's" in render_verification(sound)
+
+
+def test_a_problem_of_a_units_cells_is_shown() -> None:
+    unit = VerifiedUnit(layer="v1", kind="matrix_unit", luts=99, ways=(way(problem="it stood still"),))
+    netlist = VerifiedNetlist(device="ecp5-25k", units=(unit,))
+    assert "it stood still" in render_verification(VerifiedDesign(ways=(way(),), cycles=9, netlist=netlist))
+
+
+def test_changes_are_shown_by_unit_and_called_no_power() -> None:
+    units = (
+        UnitActivity(unit="u1_v1", layer="v1", kind="matrix_unit", changes=1500.0, share_frac=0.75),
+        UnitActivity(unit="u2_x4", layer="", kind="resize_stream", changes=300.0, share_frac=0.15),
+        UnitActivity(unit="", layer="", kind="", changes=200.0, share_frac=0.1),
+    )
+    activity = DesignActivity(samples=4, changes=2000.0, units=units)
+    shown = render_verification(VerifiedDesign(ways=(way(),), cycles=9, activity=activity))
+    assert "an index to compare by, not power" in shown
+    rows = [line.split() for line in shown.splitlines()]
+    assert ["v1", "matrix_unit", "1,500", "75.0", "%"] in rows
+    assert ["u2_x4", "resize_stream", "300", "15.0", "%"] in rows
+    assert any(row[:1] == ["around"] and row[-3:] == ["200", "10.0", "%"] for row in rows)
