@@ -15,7 +15,7 @@ from benchmarks.support.harness import Bar, Options, Report, run
 
 if TYPE_CHECKING:
     from stoker.deploy.ir.graph import IntegerGraph
-    from stoker.deploy.search.families import Dataflow, SolvedDesign
+    from stoker.deploy.search.families import Dataflow
 
 BAR = Bar(
     "deploy_search",
@@ -66,7 +66,8 @@ def _family(graph: IntegerGraph, device: str = _DEVICE) -> Dataflow:
     from stoker.deploy.search.model import model_of
     from stoker.deploy.tools.devices import fpga
 
-    return Dataflow(SearchedPackage(name="net", digest="", graph=graph), fpga(device), model_of("ecp5"))
+    part = fpga(device)
+    return Dataflow(SearchedPackage(name="net", digest="", graph=graph), part, model_of(part))
 
 
 def _multipliers(report: Report, graph: IntegerGraph) -> None:
@@ -134,7 +135,7 @@ def _against_tools(
     exact = {"dsps": 0, "block_rams": 0}
     for name, wanted in rates.items():
         for rate in wanted:
-            design: SolvedDesign = search([_family(graphs[name])], DesignLimits(rate_per_s=rate)).nearest.design
+            design: Any = search([_family(graphs[name])], DesignLimits(rate_per_s=rate)).nearest.design
             with tempfile.TemporaryDirectory() as made:
                 folder = Path(made, "design")
                 description = write_design(design.structure, folder)

@@ -10,8 +10,9 @@ from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.search.contents import UnitContents
 from stoker.deploy.search.model import fitted, model_of
 from stoker.deploy.search.specimens import small_networks, specimens
+from stoker.deploy.tools.devices import fpga
 
-MODEL = model_of("ecp5")
+MODEL = model_of(fpga("ecp5-45k"))
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def test_the_shipped_model_is_of_these_specimens_and_near_them(structures) -> No
 
 def test_the_fit_gives_the_shipped_weights(structures) -> None:
     pytest.importorskip("scipy")
-    found = fitted(list(zip(structures, MODEL.specimens, strict=True)), "ecp5", MODEL.obtained)
+    found = fitted(list(zip(structures, MODEL.specimens, strict=True)), fpga("ecp5-45k"), MODEL.obtained)
     for kind in ("luts", "flip_flops", "period_ns"):
         assert getattr(found, kind) == pytest.approx(getattr(MODEL, kind), rel=1e-6, abs=1e-9)
         assert all(weight >= 0 for weight in getattr(found, kind).values())

@@ -59,6 +59,8 @@ def _steps(arguments: argparse.Namespace, quantising: list[str]) -> Iterator[lis
 def _limits(arguments: argparse.Namespace) -> list[str]:
     """The options of a search, as they are typed."""
     found = ["--device", arguments.device]
+    if arguments.structure != "any":
+        found += ["--structure", arguments.structure]
     if arguments.latency is not None:
         found += ["--latency", f"{_digits(1e6 * arguments.latency)}us"]
     if arguments.rate is not None:
