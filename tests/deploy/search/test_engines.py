@@ -92,7 +92,7 @@ def test_both_structures_have_their_fronts_and_the_other_one_what_it_lacks(tmp_p
     assert {each.structure for each in report.front} <= {"dataflow", "engine"}
     assert report.pick is not None
     assert report.pick.structure == "dataflow"
-    assert "of 20,000 samples/s" in report.families[1].why
+    assert "DSPs: 16 too many" in report.families[1].why
     for shown in (render_search(report), render_search_page(report)):
         assert "engine, 4 lanes" in shown
 

@@ -162,7 +162,7 @@ def _requantiser(lanes: int, p: Mapping[str, int]) -> UnitContents:
         registers=first + (_FACTOR_BITS if factors > 1 else 0) + early + max(product - dropped, 1) + kept + out,
         adders=(acc if split else 0) + wide, muxes=2 * out + wide, multipliers=_law_multipliers(acc, factors),
         products=acc * _FACTOR_BITS if factors > 1 else 0, fixed_products=acc * _FACTOR_BITS if factors == 1 else 0,
-        longest=min(acc, _WIDE) + _FACTOR_BITS if factors else 0,
+        longest=min(acc, _WIDE) + _FACTOR_BITS if factors > 1 else 0,
     )  # fmt: skip
     memories = (MemoryShape(use="multipliers", words=factors, bits=lanes * _FACTOR_BITS),) if factors > 1 else ()
     return lane.times(lanes) + UnitContents(counters=_bits(factors) if factors > 1 else 0, memories=memories)

@@ -89,7 +89,8 @@ def mapped(shape: MemoryShape, family: Family) -> MappedMemory:
         cost = cells * _DISTRIBUTED_COST + _deep_cost(deep, shape) + _DISTRIBUTED_PORT
         if cost < best:
             best, found = cost, MappedMemory(form="distributed", cells=cells)
-    if shape.clocked:
+    # Without distributed memory, one that is read at once takes in the register that follows it.
+    if shape.clocked or family not in _WITH_DISTRIBUTED:
         for block in _BLOCKS[family]:
             cost, cells = _in_blocks(shape, block)
             if cost < best:

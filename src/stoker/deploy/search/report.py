@@ -81,20 +81,17 @@ def read_pick(path: Path, digest: str) -> DesignRow:
     Raises:
         ValueError: the file is no such report, has no pick, or is of another package.
     """
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=SearchReport)
-    except (OSError, msgspec.DecodeError) as error:
+    pick, own = _picked(path)
+    if own != digest:
         raise ValueError(
-            f"`{path}` must be a report of a search: {error}; write one with `stoker deploy search --out`"
-        ) from None
-    if found.pick is None:
-        raise ValueError(f"`{path}` must have a pick, and nothing kept its limits; search again with others")
-    if found.digest != digest:
-        raise ValueError(
-            f"`{path}` must be of this package, and its pick is of `{found.pick.package}` "
-            f"({found.digest[:12]}, here {digest[:12]})"
+            f"`{path}` must be of this package, and its pick is of `{pick.package}` ({own[:12]}, here {digest[:12]})"
         )
-    return found.pick
+    return pick
+
+
+def picked_package(path: Path) -> str:
+    """The package of the design that a search picked, as it was named. Errors of :func:`read_pick`."""
+    return _picked(path)[0].package
 
 
 def foldings_of(pick: DesignRow) -> dict[str, Folding]:
@@ -121,6 +118,19 @@ def misses(found: FoundDesign, wanted: DesignLimits, part: Fpga) -> Iterator[str
     loss = found.family.package.loss_frac
     if loss is not None and loss > wanted.loss_frac:
         yield f"a loss of {100 * loss:.2f} %, at most {100 * wanted.loss_frac:.2f} % allowed"
+
+
+def _picked(path: Path) -> tuple[DesignRow, str]:
+    """A report's pick, and the digest of its package."""
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=SearchReport)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ValueError(
+            f"`{path}` must be a report of a search: {error}; write one with `stoker deploy search --out`"
+        ) from None
+    if found.pick is None:
+        raise ValueError(f"`{path}` must have a pick, and nothing kept its limits; search again with others")
+    return found.pick, found.digest
 
 
 def _given(value: float) -> float | None:
