@@ -26,6 +26,7 @@ BAR = Bar(
 )
 _DEVICE = "ecp5-45k"
 _REUSE = 16
+_LANES = 4
 _RATES = {"mlp": (20e3, 200e3), "residual": (10e3, 20e3), "depthwise": (5e3, 20e3), "tower": (100e3, 500e3)}
 """Samples a second that are searched for, by network."""
 _PLACED = (("mlp", 200e3), ("residual", 10e3), ("depthwise", 5e3))
@@ -58,6 +59,7 @@ def measure(options: Options) -> Report:
         return report
     chosen = {name: _RATES[name] for name in names} if options.size == "full" else {"mlp": _RATES["mlp"][:1]}
     _against_tools(report, graphs, chosen, placed=options.size == "full")
+    _engines(report, graphs)
     return report
 
 
@@ -174,6 +176,33 @@ def _against_tools(
     )
     if off["clock"]:
         report.at_most("clock_off_frac", "clock over that of nextpnr, less 1, worst", [max(off["clock"])], 0.2, 3)
+
+
+def _engines(report: Report, graphs: Mapping[str, IntegerGraph]) -> None:
+    """Cycles of programs by closed form against those simulated, all on one engine that has room for each."""
+    from stoker.deploy.hardware.engines import write_model
+    from stoker.deploy.hardware.verification import random_samples
+    from stoker.deploy.rtl.engine.compiling import least_engine
+    from stoker.deploy.rtl.engine.cycles import sample_cycles
+    from stoker.deploy.rtl.engine.shape import EngineShape
+    from stoker.deploy.tools.engine_simulation import engine_simulator, simulate_engine
+
+    images = {name: least_engine(graph, _LANES) for name, graph in graphs.items()}
+    sizes = [name for name in EngineShape.__struct_fields__ if name != "lanes"]
+    room = {name: max(getattr(image.shape, name) for image in images.values()) for name in sizes}
+    rows: list[list[str]] = []
+    off: list[float] = []
+    for name, graph in graphs.items():
+        with tempfile.TemporaryDirectory() as made:
+            folder = Path(made, "engine")
+            write_model(graph, EngineShape(lanes=_LANES, **room), folder)
+            program = engine_simulator(folder)
+            _, seen = simulate_engine(program, folder, graph, random_samples(graph, 4, 0))
+        cycles = sample_cycles(images[name])
+        off.append(abs(seen.interval() / cycles - 1))
+        rows.append([name, f"{cycles:,} / {seen.interval():,.1f}", f"{cycles:,} / {seen.latency():,}"])
+    report.table([f"on an engine of {_LANES} lanes", "cycles: model / tools", "latency: model / tools"], rows)
+    report.at_most("engine_cycles_off_frac", "cycles of engines over those simulated, less 1", [max(off)], 0.01, 4)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from stoker.deploy.search.model import DeviceDemand, least_squares, weighed
 from stoker.deploy.tools.devices import Fpga
 
 _LAW_MULTIPLIERS = 2
+_ROW_MULTIPLIERS = 8
+"""Seven of layer norm, one of addresses in tables."""
 _FETCH_BITS = 128
 
 
@@ -52,7 +54,7 @@ class EngineModel(msgspec.Struct, frozen=True, kw_only=True):
         parts = _parts(shape.lanes)
         return DeviceDemand(
             luts=weighed(self.luts, parts) + _distributed(memories),
-            flip_flops=weighed(self.flip_flops, parts), dsps=engine_multipliers(shape.lanes),
+            flip_flops=weighed(self.flip_flops, parts), dsps=engine_multipliers(shape.lanes) + _ROW_MULTIPLIERS,
             block_rams=sum(each.cells for each in memories if each.form == "block"),
         )  # fmt: skip
 

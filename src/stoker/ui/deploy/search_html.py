@@ -81,7 +81,7 @@ def _tiles(report: SearchReport) -> str:
 
 
 def _share(taken: float, there: int) -> str:
-    return f"{100 * taken / there:.0f} %" if there else "the device has none"
+    return f"{100 * taken / there:.0f} %" if there else "designs use none"
 
 
 def _plot(report: SearchReport) -> str:
