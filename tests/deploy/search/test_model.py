@@ -13,7 +13,7 @@ from stoker.deploy.search.model import ResourceModel, fitted, model_of
 from stoker.deploy.search.specimens import small_networks
 from stoker.deploy.tools.devices import Fpga, fpga
 
-PARTS = [fpga(name) for name in ("ecp5-45k", "ice40-hx8k", "ice40-up5k")]
+PARTS = [fpga(name) for name in ("ecp5-45k", "ice40-hx8k")]
 
 
 @pytest.fixture(scope="module", params=PARTS, ids=[each.name for each in PARTS])
@@ -43,6 +43,15 @@ def test_the_fit_gives_the_shipped_weights(shipped: Shipped) -> None:
     for kind in ("luts", "flip_flops", "period_ns"):
         assert getattr(found, kind) == pytest.approx(getattr(model, kind), rel=1e-6, abs=1e-9)
         assert all(weight >= 0 for weight in getattr(found, kind).values())
+
+
+def test_another_grade_takes_the_same_and_is_slower() -> None:
+    fast, slow = (model_of(fpga(name)) for name in ("ice40-hx8k", "ice40-up5k"))
+    contents = UnitContents(adders=40, products=400, registers=90)
+    assert slow.demand(contents) == fast.demand(contents)
+    ratio = fast.clock_mhz(fast.demand(contents), 34) / slow.clock_mhz(slow.demand(contents), 34)
+    assert ratio == pytest.approx(fast.slower["up"].median)
+    assert "times slower (2.52 to 2.82 in 13 designs" in slow.obtained
 
 
 def test_contents_add_up() -> None:

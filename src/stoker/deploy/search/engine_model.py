@@ -92,7 +92,7 @@ def engine_model_of(part: Fpga) -> EngineModel:
     """
     if not part.dsps:
         raise ValueError(f"an engine's array is of hardware multipliers, and {part.name} has none for it")
-    file = resources.files("stoker.deploy.search").joinpath("data", f"{part.family}-{part.grade}-engine.json")
+    file = resources.files("stoker.deploy.search").joinpath("data", f"{part.family}-engine.json")
     if not file.is_file():
         raise ValueError(f"no engine was synthesised for {part.family}: what one takes of it is not known")
     return msgspec.json.decode(file.read_bytes(), type=EngineModel)

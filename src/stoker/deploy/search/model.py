@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
 from stoker.core.extras import require
 from stoker.deploy.rtl.structure import DesignNode, Structure
@@ -75,6 +76,16 @@ class MeasuredSpecimen(msgspec.Struct, frozen=True, kw_only=True):
     clock_mhz: float
 
 
+class SlowerGrade(msgspec.Struct, frozen=True, kw_only=True):
+    """Another grade of speed, on which designs take the same cells and clocks are slower by a factor."""
+
+    median: float
+    """Of the factors of designs that were placed on both."""
+    least: float
+    most: float
+    designs: int
+
+
 class ResourceModel(msgspec.Struct, frozen=True, kw_only=True):
     """Fitted weights, with what they were fitted to."""
 
@@ -88,6 +99,20 @@ class ResourceModel(msgspec.Struct, frozen=True, kw_only=True):
     flip_flops: dict[str, float]
     period_ns: dict[str, float]
     specimens: tuple[MeasuredSpecimen, ...]
+    slower: dict[str, SlowerGrade] = {}
+    """By grade."""
+
+    def on(self, grade: str) -> ResourceModel:
+        """The model of a grade, one of its own or of :attr:`slower`."""
+        if grade == self.grade:
+            return self
+        found = self.slower[grade]
+        spread = f"{found.least:.2f} to {found.most:.2f} in {found.designs} designs placed on both"
+        return structs.replace(
+            self, grade=grade, slower={},
+            period_ns={name: found.median * weight for name, weight in self.period_ns.items()},
+            obtained=f"{self.obtained}; clocks of grade {grade} {found.median:.2f} times slower ({spread})",
+        )  # fmt: skip
 
     def demand(self, contents: UnitContents) -> DeviceDemand:
         """What contents take."""
@@ -149,8 +174,8 @@ def node_contents(node: DesignNode) -> UnitContents:
 @cache
 def model_of(part: Fpga) -> ResourceModel:
     """The model that is shipped for a part."""
-    file = resources.files("stoker.deploy.search").joinpath("data", f"{part.family}-{part.grade}.json")
-    return msgspec.json.decode(file.read_bytes(), type=ResourceModel)
+    file = resources.files("stoker.deploy.search").joinpath("data", f"{part.family}.json")
+    return msgspec.json.decode(file.read_bytes(), type=ResourceModel).on(part.grade)
 
 
 def fitted(
