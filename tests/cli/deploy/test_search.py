@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from stoker.cli.main import main
 from stoker.deploy.package.folder import write_package
+from stoker.deploy.rtl.engine.files import read_engine
 from stoker.deploy.rtl.generate import read_design
 from tests.deploy.rtl.nets import NetBuilder, residual_digits
 
@@ -34,6 +36,19 @@ def test_a_pick_is_built(package: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["deploy", "rtl", str(package), "--folding", "search.json", "--out", "rtl"]) == 0
     design = read_design(Path("rtl"))
     assert (design.cycles, design.multipliers) == (pick["cycles"], pick["multipliers"])
+
+
+def test_a_picked_engine_is_built_and_its_sizes_are_the_search_s(
+    package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["deploy", "search", str(package), "--structure", "engine", "--out", "search.json"]) == 0
+    said = capsys.readouterr().out
+    assert "Build digits.pkg as an engine of 4 lanes" in said
+    assert "digits.pkg as dataflow" not in said
+    pick = json.loads(Path("search.json").read_text())["pick"]
+    assert main(["deploy", "rtl", str(package), "--folding", "search.json", "--out", "rtl"]) == 0
+    design = read_engine(Path("rtl"))
+    assert (design.cycles, structs.asdict(design.shape)) == (pick["cycles"], pick["engine"])
 
 
 def test_nothing_that_fits_ends_with_status_2_and_the_nearest(

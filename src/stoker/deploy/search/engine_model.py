@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
+from statistics import fmean
 
 import msgspec
 
@@ -24,14 +25,15 @@ _FETCH_BITS = 128
 
 
 class MeasuredEngine(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine, synthesised and placed."""
+    """An engine that was synthesised, and placed or not."""
 
     shape: EngineShape
     luts: int
     flip_flops: int
     dsps: int
     block_rams: int
-    clock_mhz: float
+    clock_mhz: float | None = None
+    """None if it was synthesised only."""
 
 
 class EngineModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +47,8 @@ class EngineModel(msgspec.Struct, frozen=True, kw_only=True):
     luts: dict[str, float]
     """Weights of what :func:`_parts` counts."""
     flip_flops: dict[str, float]
-    period_ns: dict[str, float]
+    period_ns: float
+    """The mean of the placed ones, whatever their size: registers after each step leave little else."""
     engines: tuple[MeasuredEngine, ...]
 
     def demand(self, shape: EngineShape) -> DeviceDemand:
@@ -58,9 +61,10 @@ class EngineModel(msgspec.Struct, frozen=True, kw_only=True):
             block_rams=sum(each.cells for each in memories if each.form == "block"),
         )  # fmt: skip
 
-    def clock_mhz(self, shape: EngineShape) -> float:
-        """Its clock."""
-        return 1e3 / weighed(self.period_ns, _parts(shape.lanes))
+    @property
+    def clock_mhz(self) -> float:
+        """Of any engine."""
+        return 1e3 / self.period_ns
 
 
 def engine_multipliers(lanes: int) -> int:
@@ -102,7 +106,7 @@ def fitted_engines(measured: Sequence[MeasuredEngine], part: Fpga, obtained: str
     """The model whose relative errors over synthesised engines have the least squares.
 
     Args:
-        measured: engines with what the tools found.
+        measured: engines with what the tools found, at least one of them placed.
         part: that they were placed on.
         obtained: how, for readers of the model.
 
@@ -115,7 +119,8 @@ def fitted_engines(measured: Sequence[MeasuredEngine], part: Fpga, obtained: str
     return EngineModel(
         family=part.family, grade=part.grade, obtained=obtained, luts=least_squares(parts, luts),
         flip_flops=least_squares(parts, [each.flip_flops for each in measured]),
-        period_ns=least_squares(parts, [1e3 / each.clock_mhz for each in measured]), engines=tuple(measured),
+        period_ns=fmean(1e3 / each.clock_mhz for each in measured if each.clock_mhz is not None),
+        engines=tuple(measured),
     )  # fmt: skip
 
 

@@ -78,6 +78,6 @@ class Engine:
         return EngineDesign(
             # An engine takes one sample at a time.
             cycles=cycles, latency_cycles=cycles, multipliers=engine_multipliers(image.shape.lanes),
-            estimate=EstimatedDesign(demand=demand, clock_mhz=self.model.clock_mhz(image.shape)),
+            estimate=EstimatedDesign(demand=demand, clock_mhz=self.model.clock_mhz),
             share=max(shares(demand, self.part).values()), objective=objective(demand, self.part), image=image,
         )  # fmt: skip
