@@ -16,6 +16,7 @@ from stoker.ui.deploy.search_words import (
     beaten_fronts,
     design_row,
     family_row,
+    family_rows,
     layer_row,
     memory_rows,
     write_headline,
@@ -57,7 +58,7 @@ def _parts(report: SearchReport) -> Iterable[str]:
     yield _tiles(report)
     yield _plot(report)
     yield _front(report)
-    rows = [family_row(each) for each in report.families]
+    rows = [family_row(each) for each in family_rows(report)]
     yield draw_section("Families", _card(draw_table(FAMILY_HEAD, rows, numbers=(3,))))
     yield _program(report) if report.shown and report.shown.engine else _units(report)
     yield _memories(report)
@@ -150,7 +151,7 @@ def _memories(report: SearchReport) -> str:
 def _front(report: SearchReport) -> str:
     parts = (
         ("Designs that no other beats", report.front),
-        ("Families with none of these: their own fronts", beaten_fronts(report)),
+        ("Structures with none of these: their own fronts", beaten_fronts(report)),
     )
     return "".join(
         draw_section(

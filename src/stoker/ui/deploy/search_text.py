@@ -15,6 +15,7 @@ from stoker.ui.deploy.search_words import (
     RESOURCES,
     beaten_fronts,
     design_row,
+    family_rows,
     layer_row,
     program_row,
     write_family,
@@ -57,13 +58,13 @@ def render_search(report: SearchReport, style: Style | None = None, command: str
         else []
         for rows in (report.front, beaten_fronts(report))
     )
-    families = [line for each in report.families for line in wrap(write_family(each), style, indent="    ")]
+    families = [line for each in family_rows(report) for line in wrap(write_family(each), style, indent="    ")]
     blocks = (
         wrap(write_headline(report), style, 1),
         render_facts(facts, style),
         titled(title, layers, style),
         titled("Front: designs that no other beats", front, style),
-        titled("Families with none of these: their own fronts", beaten, style),
+        titled("Structures with none of these: their own fronts", beaten, style),
         titled("Families", families, style),
     )
     return join(blocks, style, command)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from stoker.core.units import format_seconds
 from stoker.records.deploy.search import DesignRow, FamilyRow, FoldingProof, LayerRow, SearchReport
 
@@ -106,10 +108,22 @@ def family_row(row: FamilyRow) -> list[str]:
     return [row.package, row.structure, row.requantiser or "-", tried, row.why or "picked"]
 
 
+def family_rows(report: SearchReport) -> list[FamilyRow]:
+    """What became of each family; packages that a structure refuses for one reason are one row."""
+    found: dict[tuple[str, ...], list[FamilyRow]] = {}
+    for each in report.families:
+        key = (each.package, each.structure) if each.tried else ("", each.structure, each.why)
+        found.setdefault(key, []).append(each)
+    return [
+        structs.replace(first, package=f"{first.package} and {len(others)} more") if others else first
+        for first, *others in found.values()
+    ]
+
+
 def beaten_fronts(report: SearchReport) -> list[DesignRow]:
-    """Designs of families that have none in the whole front: what their own fronts are."""
-    ahead = {(row.package, row.structure) for row in report.front}
-    return [row for each in report.families if (each.package, each.structure) not in ahead for row in each.front]
+    """Designs of structures that have none in the whole front: those that no other of their own package beats."""
+    ahead = {row.structure for row in report.front}
+    return [row for each in report.families if each.structure not in ahead for row in each.front]
 
 
 def layer_row(row: LayerRow) -> list[str]:
