@@ -15,7 +15,7 @@ from benchmarks.support.harness import Bar, Options, Report, run
 
 if TYPE_CHECKING:
     from stoker.deploy.ir.graph import IntegerGraph
-    from stoker.deploy.search.families import Dataflow, SolvedDesign
+    from stoker.deploy.search.families import Dataflow
 
 BAR = Bar(
     "deploy_search",
@@ -26,6 +26,7 @@ BAR = Bar(
 )
 _DEVICE = "ecp5-45k"
 _REUSE = 16
+_LANES = 4
 _RATES = {"mlp": (20e3, 200e3), "residual": (10e3, 20e3), "depthwise": (5e3, 20e3), "tower": (100e3, 500e3)}
 """Samples a second that are searched for, by network."""
 _PLACED = (("mlp", 200e3), ("residual", 10e3), ("depthwise", 5e3))
@@ -58,6 +59,7 @@ def measure(options: Options) -> Report:
         return report
     chosen = {name: _RATES[name] for name in names} if options.size == "full" else {"mlp": _RATES["mlp"][:1]}
     _against_tools(report, graphs, chosen, placed=options.size == "full")
+    _engines(report, graphs)
     return report
 
 
@@ -66,7 +68,8 @@ def _family(graph: IntegerGraph, device: str = _DEVICE) -> Dataflow:
     from stoker.deploy.search.model import model_of
     from stoker.deploy.tools.devices import fpga
 
-    return Dataflow(SearchedPackage(name="net", digest="", graph=graph), fpga(device), model_of("ecp5"))
+    part = fpga(device)
+    return Dataflow(SearchedPackage(name="net", digest="", graph=graph), part, model_of(part))
 
 
 def _multipliers(report: Report, graph: IntegerGraph) -> None:
@@ -134,7 +137,7 @@ def _against_tools(
     exact = {"dsps": 0, "block_rams": 0}
     for name, wanted in rates.items():
         for rate in wanted:
-            design: SolvedDesign = search([_family(graphs[name])], DesignLimits(rate_per_s=rate)).nearest.design
+            design: Any = search([_family(graphs[name])], DesignLimits(rate_per_s=rate)).nearest.design
             with tempfile.TemporaryDirectory() as made:
                 folder = Path(made, "design")
                 description = write_design(design.structure, folder)
@@ -173,6 +176,33 @@ def _against_tools(
     )
     if off["clock"]:
         report.at_most("clock_off_frac", "clock over that of nextpnr, less 1, worst", [max(off["clock"])], 0.2, 3)
+
+
+def _engines(report: Report, graphs: Mapping[str, IntegerGraph]) -> None:
+    """Cycles of programs by closed form against those simulated, all on one engine that has room for each."""
+    from stoker.deploy.hardware.engines import write_model
+    from stoker.deploy.hardware.verification import random_samples
+    from stoker.deploy.rtl.engine.compiling import least_engine
+    from stoker.deploy.rtl.engine.cycles import sample_cycles
+    from stoker.deploy.rtl.engine.shape import EngineShape
+    from stoker.deploy.tools.engine_simulation import engine_simulator, simulate_engine
+
+    images = {name: least_engine(graph, _LANES) for name, graph in graphs.items()}
+    sizes = [name for name in EngineShape.__struct_fields__ if name != "lanes"]
+    room = {name: max(getattr(image.shape, name) for image in images.values()) for name in sizes}
+    rows: list[list[str]] = []
+    off: list[float] = []
+    for name, graph in graphs.items():
+        with tempfile.TemporaryDirectory() as made:
+            folder = Path(made, "engine")
+            write_model(graph, EngineShape(lanes=_LANES, **room), folder)
+            program = engine_simulator(folder)
+            _, seen = simulate_engine(program, folder, graph, random_samples(graph, 4, 0))
+        cycles = sample_cycles(images[name])
+        off.append(abs(seen.interval() / cycles - 1))
+        rows.append([name, f"{cycles:,} / {seen.interval():,.1f}", f"{cycles:,} / {seen.latency():,}"])
+    report.table([f"on an engine of {_LANES} lanes", "cycles: model / tools", "latency: model / tools"], rows)
+    report.at_most("engine_cycles_off_frac", "cycles of engines over those simulated, less 1", [max(off)], 0.01, 4)
 
 
 if __name__ == "__main__":

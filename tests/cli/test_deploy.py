@@ -84,7 +84,7 @@ def test_widths_become_narrower_within_a_loss(command: list[str], capsys: pytest
     assert [each.weight_bits for each in package.graph.operations] == [8, mixed["widths"][0]["bits"]]  # type: ignore[union-attr]
     assert package.accuracy is not None
     assert package.accuracy.mixed is not None
-    assert main([*command, "--loss", "2%", "--save", "multipliers"]) == 0
+    assert main([*command, "--loss", "2%", "--save", "multipliers", "--steps", "widths"]) == 0
     page = capsys.readouterr().out
     assert "Widths that save multipliers" in page
     assert "activations" in page
@@ -116,6 +116,7 @@ def test_mistakes_are_one_line(
     [
         (["--loss", "0.5"], "`--loss` must be a share in percent such as 0.5%, got '0.5'"),
         (["--save", "memory"], "`--save` must go with `--loss`"),
+        (["--steps", "widths"], "`--steps` must go with `--loss`"),
         (["--weights", "1"], "`weights` must have 2 to 8 bits, got 1"),
         (["--width", "head"], "`--width` must be LAYER=WEIGHTS or LAYER=WEIGHTS/ACTIVATIONS in bits, got `head`"),
     ],

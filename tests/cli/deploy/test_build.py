@@ -28,6 +28,8 @@ def test_the_first_step_that_fails_ends_it(
     pytest.importorskip("safetensors")
     monkeypatch.chdir(tmp_path)
     options = ["--data", "none.py:loader", "--out", "built", "--rate", "1.5M"]
+    assert main(["deploy", "build", "none.py:make", *options, "--mixed"]) == 2
+    assert "`--mixed` must go with `--loss`" in capsys.readouterr().err
     assert main(["deploy", "build", "none.py:make", *options, "--", "--weights", "4"]) == 2
     shown = capsys.readouterr()
     command = "stoker deploy quantise none.py:make --data none.py:loader --out built/package --weights 4"
@@ -45,9 +47,11 @@ def test_a_module_becomes_a_placed_design(
     monkeypatch.chdir(tmp_path)
     Path("built_model.py").write_text(MODEL)
     options = ["--data", "built_model.py:loader", "--test", "built_model.py:loader", "--out", "built"]
-    assert main(["deploy", "build", "built_model.py:make", *options, "--rate", "0.1M", "--latency", "1ms"]) == 0
+    assert main(["deploy", "build", "built_model.py:make", *options, "--rate", "0.1M", "--latency", "1ms",
+                 "--mixed", "--loss", "20%", "--structure", "dataflow"]) == 0  # fmt: skip
     said = capsys.readouterr().out
-    limits = "--device ecp5-45k --latency 1000us --rate 100000"
-    assert f"$ stoker deploy search built/package {limits} --out built/search.json" in said
-    for words in ("Build built/package as dataflow", "every output is the law's", "placed and routed"):
+    limits = "--device ecp5-45k --structure dataflow --latency 1000us --rate 100000 --loss 20%"
+    assert "$ stoker deploy search built/widths/step000 built/widths/step" in said
+    assert f" {limits} --out built/search.json" in said
+    for words in ("Build built/widths/step", "every output is the law's", "placed and routed"):
         assert words in said

@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from stoker.cli.main import main
 from stoker.deploy.package.folder import write_package
+from stoker.deploy.rtl.engine.files import read_engine
 from stoker.deploy.rtl.generate import read_design
 from tests.deploy.rtl.nets import NetBuilder, residual_digits
 
@@ -36,6 +38,19 @@ def test_a_pick_is_built(package: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert (design.cycles, design.multipliers) == (pick["cycles"], pick["multipliers"])
 
 
+def test_a_picked_engine_is_built_and_its_sizes_are_the_search_s(
+    package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["deploy", "search", str(package), "--structure", "engine", "--out", "search.json"]) == 0
+    said = capsys.readouterr().out
+    assert "Build digits.pkg as an engine of 4 lanes" in said
+    assert "digits.pkg as dataflow" not in said
+    pick = json.loads(Path("search.json").read_text())["pick"]
+    assert main(["deploy", "rtl", str(package), "--folding", "search.json", "--out", "rtl"]) == 0
+    design = read_engine(Path("rtl"))
+    assert (design.cycles, structs.asdict(design.shape)) == (pick["cycles"], pick["engine"])
+
+
 def test_nothing_that_fits_ends_with_status_2_and_the_nearest(
     package: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -58,7 +73,7 @@ def test_nothing_that_fits_ends_with_status_2_and_the_nearest(
         (["--loss", "2"], "`--loss` must be a share such as 0.5% or 0.005, got '2'"),
         (["--latency", "0"], "`--latency` must be a positive time such as 400us"),
         (["--device", "xc7"], "`--device` must be one of ecp5-25k"),
-        (["--device", "ice40-hx8k"], "which is ecp5, got ice40; `stoker deploy fit` places"),
+        (["--device", "ice40-hx8k", "--structure", "engine"], "is of hardware multipliers, and ice40-hx8k has none"),
         (["--model", "none.json"], "`--model` must be a file that `stoker deploy calibrate` wrote"),
         (["--out", "missing/search.json"], "`--out` must name a file that can be written"),
     ],
@@ -86,6 +101,6 @@ def test_several_packages_are_one_front(package: Path, capsys: pytest.CaptureFix
     write_package("small.pkg", net.graph(net.dense(net.input((6,)), 4)), "small")
     assert main(["deploy", "search", str(package), "small.pkg", "--rate", "10k", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [each["package"] for each in found["families"]] == ["digits.pkg", "small.pkg"]
+    assert list(dict.fromkeys(each["package"] for each in found["families"])) == ["digits.pkg", "small.pkg"]
     assert found["pick"]["package"] == "small.pkg"
     assert "of the device where the pick takes" in found["families"][0]["why"]

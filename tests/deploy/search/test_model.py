@@ -4,24 +4,31 @@ from statistics import median
 
 import pytest
 
-from stoker.deploy.hardware.calibrating import judged
+from stoker.deploy.hardware.calibrating import judged, specimens_on
 from stoker.deploy.rtl.folding import works_of
 from stoker.deploy.rtl.mapping import lower
+from stoker.deploy.rtl.structure import Structure
 from stoker.deploy.search.contents import UnitContents
-from stoker.deploy.search.model import fitted, model_of
-from stoker.deploy.search.specimens import small_networks, specimens
+from stoker.deploy.search.model import ResourceModel, fitted, model_of
+from stoker.deploy.search.specimens import small_networks
+from stoker.deploy.tools.devices import Fpga, fpga
 
-MODEL = model_of("ecp5")
-
-
-@pytest.fixture(scope="module")
-def structures():
-    return [lower(each.graph, each.foldings) for each in specimens()]
+PARTS = [fpga(name) for name in ("ecp5-45k", "ice40-hx8k")]
 
 
-def test_the_shipped_model_is_of_these_specimens_and_near_them(structures) -> None:
-    assert [each.name for each in MODEL.specimens] == [each.name for each in specimens()]
-    rows = judged(MODEL, structures).rows
+@pytest.fixture(scope="module", params=PARTS, ids=[each.name for each in PARTS])
+def shipped(request: pytest.FixtureRequest) -> tuple[Fpga, ResourceModel, list[Structure]]:
+    part: Fpga = request.param
+    return part, model_of(part), [lower(each.graph, each.foldings) for each in specimens_on(part)]
+
+
+Shipped = tuple[Fpga, ResourceModel, list[Structure]]
+
+
+def test_the_shipped_model_is_of_these_specimens_and_near_them(shipped: Shipped) -> None:
+    part, model, structures = shipped
+    assert [each.name for each in model.specimens] == [each.name for each in specimens_on(part)]
+    rows = judged(model, structures).rows
     assert all(row.dsps[0] == row.dsps[1] and row.block_rams[0] == row.block_rams[1] for row in rows)
     for kind, usual, worst in (("luts", 0.08, 0.2), ("flip_flops", 0.08, 0.2), ("clock_mhz", 0.08, 0.2)):
         errors = [abs(getattr(row, kind)[1] / getattr(row, kind)[0] - 1) for row in rows]
@@ -29,18 +36,29 @@ def test_the_shipped_model_is_of_these_specimens_and_near_them(structures) -> No
         assert max(errors) <= worst
 
 
-def test_the_fit_gives_the_shipped_weights(structures) -> None:
+def test_the_fit_gives_the_shipped_weights(shipped: Shipped) -> None:
     pytest.importorskip("scipy")
-    found = fitted(list(zip(structures, MODEL.specimens, strict=True)), "ecp5", MODEL.obtained)
+    part, model, structures = shipped
+    found = fitted(list(zip(structures, model.specimens, strict=True)), part, model.obtained)
     for kind in ("luts", "flip_flops", "period_ns"):
-        assert getattr(found, kind) == pytest.approx(getattr(MODEL, kind), rel=1e-6, abs=1e-9)
+        assert getattr(found, kind) == pytest.approx(getattr(model, kind), rel=1e-6, abs=1e-9)
         assert all(weight >= 0 for weight in getattr(found, kind).values())
+
+
+def test_another_grade_takes_the_same_and_is_slower() -> None:
+    fast, slow = (model_of(fpga(name)) for name in ("ice40-hx8k", "ice40-up5k"))
+    contents = UnitContents(adders=40, products=400, registers=90)
+    assert slow.demand(contents) == fast.demand(contents)
+    ratio = fast.clock_mhz(fast.demand(contents), 34) / slow.clock_mhz(slow.demand(contents), 34)
+    assert ratio == pytest.approx(fast.slower["up"].median)
+    assert "times slower (2.52 to 2.82 in 13 designs" in slow.obtained
 
 
 def test_contents_add_up() -> None:
     one, other = UnitContents(adders=3, multipliers=1), UnitContents(adders=1, units=1)
     assert (one + other) == UnitContents(adders=4, multipliers=1, units=1)
     assert one.times(3) == one + one + one
+    assert (UnitContents(longest=17) + UnitContents(longest=34)).times(2).longest == 34
 
 
 def test_small_networks_are_few_combinations() -> None:

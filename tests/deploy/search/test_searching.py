@@ -12,7 +12,7 @@ from stoker.core.pareto import no_worse
 from stoker.core.texts import to_json
 from stoker.deploy.search.families import Dataflow, SearchedPackage
 from stoker.deploy.search.model import model_of
-from stoker.deploy.search.report import misses, read_foldings, report_of
+from stoker.deploy.search.report import engine_of, foldings_of, misses, read_pick, report_of
 from stoker.deploy.search.searching import DesignLimits, search
 from stoker.deploy.tools.devices import fpga
 from stoker.records.deploy.search import SearchReport
@@ -20,8 +20,8 @@ from stoker.ui.deploy.search_html import render_search_page
 from stoker.ui.deploy.search_text import render_search
 from tests.deploy.rtl.nets import any_net, residual_digits
 
-MODEL = model_of("ecp5")
 SMALL = fpga("ecp5-25k")
+MODEL = model_of(SMALL)
 
 
 @cache
@@ -71,7 +71,7 @@ def test_a_package_that_loses_too_much_is_left_for_one_that_does_not() -> None:
     found = search([lossy, sound], DesignLimits(loss_frac=0.005))
     assert found.pick is not None
     assert found.pick.family is sound
-    report = report_of(found, DesignLimits(loss_frac=0.005), SMALL, MODEL)
+    report = report_of(found, DesignLimits(loss_frac=0.005), SMALL)
     assert "a loss of 3.00 %, at most 0.50 % allowed" in report.families[0].why
     assert report.families[1].why == ""
     none = search([lossy], DesignLimits(loss_frac=0.0))
@@ -80,7 +80,7 @@ def test_a_package_that_loses_too_much_is_left_for_one_that_does_not() -> None:
 
 def test_what_is_too_much_is_named_by_resource_with_the_nearest_design(tmp_path: Path) -> None:
     wanted = DesignLimits(rate_per_s=900_000.0)
-    report = report_of(search([digits()], wanted), wanted, SMALL, MODEL)
+    report = report_of(search([digits()], wanted), wanted, SMALL)
     assert report.pick is None
     assert report.nearest is not None
     said = "; ".join(report.misses)
@@ -94,23 +94,24 @@ def test_what_is_too_much_is_named_by_resource_with_the_nearest_design(tmp_path:
     path = tmp_path / "search.json"
     path.write_bytes(to_json(report))
     with pytest.raises(ValueError, match="must have a pick, and nothing kept its limits"):
-        read_foldings(path, "d")
+        read_pick(path, "d")
 
 
 def test_a_report_is_read_again_by_its_package_alone(tmp_path: Path) -> None:
     wanted = DesignLimits(rate_per_s=5000.0)
     found = search([digits()], wanted)
-    report = report_of(found, wanted, SMALL, MODEL)
+    report = report_of(found, wanted, SMALL)
     path = tmp_path / "search.json"
     path.write_bytes(to_json(report))
     assert msgspec.json.decode(path.read_bytes(), type=SearchReport) == report
     assert found.pick is not None
-    assert read_foldings(path, "d") == dict(found.pick.design.foldings)
+    assert foldings_of(read_pick(path, "d")) == dict(found.pick.design.foldings)
+    assert engine_of(read_pick(path, "d")) is None
     with pytest.raises(ValueError, match=r"must be of this package, and its pick is of `digits`"):
-        read_foldings(path, "another")
+        read_pick(path, "another")
     path.write_text("{}")
     with pytest.raises(ValueError, match="must be a report of a search"):
-        read_foldings(path, "d")
+        read_pick(path, "d")
     text, page = render_search(report), render_search_page(report)
     for words in ("sets the pace", "combinations of foldings as fast", "line buffer"):
         assert words in page
@@ -124,8 +125,3 @@ def test_a_report_is_read_again_by_its_package_alone(tmp_path: Path) -> None:
 def test_limits_are_checked(given: dict[str, float], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         DesignLimits(**given)
-
-
-def test_a_family_without_a_model_is_refused() -> None:
-    with pytest.raises(ValueError, match="which is ecp5, got none"):
-        model_of("none")

@@ -15,7 +15,7 @@ from stoker.deploy.search.space import ChoiceSpace, FoldingChoice, LanesOf, Meet
 from stoker.deploy.tools.devices import FPGAS, fpga
 from tests.deploy.rtl.nets import any_net, residual_digits
 
-MODEL = model_of("ecp5")
+MODEL = model_of(fpga("ecp5-25k"))
 PARTS = st.sampled_from([part for part in FPGAS if part.family == "ecp5"])
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from stoker.cli.arguments import Parser, split_program
 from stoker.cli.deploy.search import add_limits
 from stoker.core.errors import ConfigError
+from stoker.deploy.search.report import picked_package
 
 _EPILOG = """\
 Each step is a command that can be run again alone; it is printed before what it says. DIR gets the package, the report
@@ -19,6 +20,7 @@ of the search (search.json) and the design (rtl). The first step that fails ends
 are options of `stoker deploy quantise`.
 examples:
   stoker deploy build model.py:make --data calib.py:loader --out digits --device ecp5-45k --rate 10k
+  stoker deploy build model.py:make --data calib.py:loader --out digits --rate 10k --loss 0.5% --mixed
   stoker deploy build model.py:make --data calib.py:loader --test test.py:loader --out digits -- --weights 4"""
 
 
@@ -34,6 +36,8 @@ def main(argv: list[str]) -> int:
         arguments.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"`--out` must be a folder that can be made: {error.strerror}") from error
+    if arguments.mixed and arguments.loss is None:
+        raise ConfigError("`--mixed` must go with `--loss`, within which widths become narrower; add `--loss 0.5%`")
     for words in _steps(arguments, theirs):
         sys.stdout.write(f"$ {shlex.join(['stoker', 'deploy', *words])}\n\n")
         sys.stdout.flush()
@@ -45,11 +49,16 @@ def main(argv: list[str]) -> int:
 
 
 def _steps(arguments: argparse.Namespace, quantising: list[str]) -> Iterator[list[str]]:
-    """Commands with their arguments."""
+    """Commands with their arguments; which package is built is known when the search has ended."""
     out: Path = arguments.out
     package, found, design = str(out / "package"), str(out / "search.json"), str(out / "rtl")
-    yield ["quantise", arguments.model, "--data", arguments.data, "--out", package, *quantising]
-    yield ["search", package, *_limits(arguments), "--out", found]
+    mixed = ["--loss", f"{_digits(100 * arguments.loss)}%", "--steps", str(out / "widths")] if arguments.mixed else []
+    yield ["quantise", arguments.model, "--data", arguments.data, "--out", package, *mixed, *quantising]
+    packages = [package]
+    if arguments.mixed:
+        packages = [str(each) for each in sorted((out / "widths").iterdir())]
+    yield ["search", *packages, *_limits(arguments), "--out", found]
+    package = picked_package(Path(found))
     yield ["rtl", package, "--folding", found, "--out", design]
     test = ["--data", arguments.test] if arguments.test else []
     yield ["verify", package, "--design", design, *test]
@@ -59,6 +68,8 @@ def _steps(arguments: argparse.Namespace, quantising: list[str]) -> Iterator[lis
 def _limits(arguments: argparse.Namespace) -> list[str]:
     """The options of a search, as they are typed."""
     found = ["--device", arguments.device]
+    if arguments.structure != "any":
+        found += ["--structure", arguments.structure]
     if arguments.latency is not None:
         found += ["--latency", f"{_digits(1e6 * arguments.latency)}us"]
     if arguments.rate is not None:
@@ -85,6 +96,10 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("--data", required=True, metavar="LOADER", help="calibration batches, as of `stoker deploy quantise`")
     add("--test", metavar="LOADER", help="batches to verify with (default: random samples)")
+    add(
+        "--mixed", action="store_true",
+        help="widths by layer as narrow as `--loss` allows, by measurement; each step on the way is searched, too",
+    )  # fmt: skip
     add("--out", required=True, type=Path, metavar="DIR", help="folder for everything; made if it is not there")
     add("model", metavar="MODEL", help="file.py:function or module:function that returns the model")
     return parser

@@ -22,6 +22,7 @@ Some three dozen small designs are synthesised and placed, each kept by content:
 processor the first time, seconds afterwards. The model that is shipped was made by this command.
 examples:
   stoker deploy calibrate --out ecp5.json
+  stoker deploy calibrate --device ice40-hx8k
   stoker deploy search digits.pkg --model ecp5.json"""
 
 
@@ -57,7 +58,7 @@ def _parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    names = tuple(each.name for each in FPGAS if each.family == "ecp5")
+    names = tuple(each.name for each in FPGAS)
     add("--device", choices=names, default=_DEVICE, help=f"{', '.join(names)} (default: {_DEVICE})", metavar="NAME")
     add("--out", type=Path, metavar="FILE", help="file for the model")
     add("--limit", type=duration("15min"), default=_LIMIT_S, metavar="TIME", help="for each run of a tool")

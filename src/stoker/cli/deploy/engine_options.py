@@ -61,17 +61,24 @@ def refuse_engine_options(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"`--{name}` is of an engine; add `--structure engine`")
 
 
-def write_on_engine(package: IntegerPackage, arguments: argparse.Namespace) -> int:
+def write_on_engine(
+    package: IntegerPackage, arguments: argparse.Namespace, searched: EngineShape | None = None
+) -> int:  # fmt: skip
     """Writes an engine with a package's model; returns the exit status.
+
+    Args:
+        package: of the model.
+        arguments: of the command.
+        searched: the engine that a search picked; None for that of the options.
 
     Raises:
         ConfigError: an option has a wrong value, or the model does not fit.
     """
     for name in ("multipliers", "cycles", "fold", "folding", "least_fifos", "updatable"):
-        if getattr(arguments, name):
+        if getattr(arguments, name) and not (searched and name == "folding"):
             raise ConfigError(f"`--{name.replace('_', '-')}` is of a dataflow design; leave it out for an engine")
     try:
-        found = write_model(package.graph, shape_of(arguments), arguments.out, package.digest)
+        found = write_model(package.graph, searched or shape_of(arguments), arguments.out, package.digest)
     except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from None
     if arguments.json:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stoker.cli.arguments import Parser, share, whole
 from stoker.cli.output import print_json
@@ -17,7 +20,12 @@ from stoker.records.deploy.quantisation import QuantisationRecord
 from stoker.ui.deploy.quantisation_text import render_quantisation
 from stoker.ui.terminal import style_for
 
+if TYPE_CHECKING:
+    from stoker.deploy.importing.quantising import Quantised
+
 _SAMPLES = 2000
+_STEPS = 6
+"""Packages on the way to the narrowest widths: a search solves each."""
 _EPILOG = """\
 MODEL is a function that returns a trained torch.nn.Module; LOADER one that returns batches (a DataLoader does): the
 model's arguments, and labels after them if there are any. Half of the samples give the ranges, a quarter chooses among
@@ -25,7 +33,8 @@ ways to take them, a quarter only judges; give no samples of your test set.
 examples:
   stoker deploy quantise model.py:make --data calib.py:loader --out digits.pkg
   stoker deploy quantise model.py:make --data calib.py:loader --out small.pkg --weights 4 --width head=8
-  stoker deploy quantise model.py:make --data calib.py:loader --out mixed.pkg --loss 0.5%"""
+  stoker deploy quantise model.py:make --data calib.py:loader --out mixed.pkg --loss 0.5%
+  stoker deploy quantise model.py:make --data calib.py:loader --out mixed.pkg --loss 0.5% --steps widths"""
 
 
 class Answer(QuantisationRecord, frozen=True, kw_only=True):
@@ -49,9 +58,11 @@ def main(argv: list[str]) -> int:
     widths = _widths(arguments)
     if arguments.save is not None and arguments.loss is None:
         raise ConfigError("`--save` must go with `--loss`, within which widths become narrower; add `--loss 0.5%`")
+    if arguments.steps is not None and arguments.loss is None:
+        raise ConfigError("`--steps` must go with `--loss`, within which widths become narrower; add `--loss 0.5%`")
     torch = require("torch", extra="torch")
     require("safetensors.numpy", extra="deploy")
-    from stoker.deploy.importing.mixed import quantise_mixed
+    from stoker.deploy.importing.mixed import quantise_steps
     from stoker.deploy.importing.quantising import quantise
     from stoker.deploy.importing.samples import gather
     from stoker.deploy.package.folder import write_package
@@ -65,10 +76,13 @@ def main(argv: list[str]) -> int:
     if arguments.loss is None:
         found = quantise(module, samples, name=arguments.model, widths=widths, shifts=arguments.shifts)
     else:
-        found = quantise_mixed(
-            module, samples, most=arguments.loss, name=arguments.model, widths=widths, shifts=arguments.shifts,
-            saved=arguments.save or "memory",
+        steps = quantise_steps(
+            module, samples, most=arguments.loss, count=_STEPS if arguments.steps else 1, name=arguments.model,
+            widths=widths, shifts=arguments.shifts, saved=arguments.save or "memory",
         )  # fmt: skip
+        found = steps[-1]
+        if arguments.steps:
+            _write_steps(arguments.steps, steps, arguments.model)
     digest = write_package(arguments.out, found.graph, arguments.model, found.record)
     if arguments.json:
         fields = {name: getattr(found.record, name) for name in found.record.__struct_fields__}
@@ -77,6 +91,21 @@ def main(argv: list[str]) -> int:
         style = style_for(sys.stdout, os.environ)
         sys.stdout.write(render_quantisation(found.record, str(arguments.out), digest, style))
     return 0
+
+
+def _write_steps(folder: Path, steps: Sequence[Quantised], model: str) -> None:
+    """A package for each step, named by how many widths were made narrower; those of an earlier run go."""
+    from stoker.deploy.package.folder import write_package
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob("step[0-9][0-9][0-9]/manifest.json"):
+            shutil.rmtree(old.parent)
+    except OSError as error:
+        raise ConfigError(f"`--steps` must be a folder that can be made: {error.strerror}") from error
+    for each in steps:
+        assert each.record.mixed is not None, "steps are of mixed widths"
+        write_package(folder / f"step{each.record.mixed.taken:03d}", each.graph, model, each.record)
 
 
 def _widths(arguments: argparse.Namespace) -> Widths:
@@ -125,6 +154,10 @@ def _parser() -> Parser:
     add(
         "--save", choices=("memory", "multipliers"), metavar="WHAT",
         help="what `--loss` saves: memory (bits of weights; the default) or multipliers (bits that are multiplied)",
+    )  # fmt: skip
+    add(
+        "--steps", type=Path, metavar="DIR",
+        help=f"with `--loss`: folder for up to {_STEPS} packages on the way from the widest, all to be searched as one",
     )  # fmt: skip
     add("--shifts", action="store_true", help="scale results of layers by shifts only: no multipliers in hardware")
     add("--json", action="store_true", help="print the answer for programs")

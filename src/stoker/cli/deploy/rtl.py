@@ -15,7 +15,7 @@ from stoker.core.errors import ConfigError
 from stoker.deploy.hardware.designing import MULTIPLIERS, chosen_foldings, design
 from stoker.deploy.package.folder import read_package
 from stoker.deploy.rtl.folding import Folding
-from stoker.deploy.search.report import read_foldings
+from stoker.deploy.search.report import engine_of, foldings_of, read_pick
 from stoker.ui.deploy.hardware_text import render_design
 from stoker.ui.terminal import style_for
 
@@ -44,7 +44,10 @@ def main(argv: list[str]) -> int:
         return write_on_engine(package, arguments)
     refuse_engine_options(arguments)
     try:
-        searched = read_foldings(arguments.folding, package.digest) if arguments.folding else {}
+        pick = read_pick(arguments.folding, package.digest) if arguments.folding else None
+        if pick and (engine := engine_of(pick)):
+            return write_on_engine(package, arguments, engine)
+        searched = foldings_of(pick) if pick else {}
         foldings = chosen_foldings(
             package.graph, multipliers=arguments.multipliers, cycles=arguments.cycles,
             given=searched | dict(arguments.fold),
@@ -79,7 +82,7 @@ def _parser() -> Parser:
         help=f"of all arrays: the fastest design within them (default: {MULTIPLIERS}, or one a layer)",
     )  # fmt: skip
     bound.add_argument("--cycles", type=whole(1), metavar="N", help="of a sample: the smallest design as fast")
-    bound.add_argument("--folding", type=Path, metavar="FILE", help="all foldings: a report of `stoker deploy search`")
+    bound.add_argument("--folding", type=Path, metavar="FILE", help="the pick of a search: its report")
     add(
         "--fold", type=_fold, action="append", default=[], metavar="LAYER=RxC[xT]",
         help="results, channels and taps of a layer in a cycle, by the name of its result; may be repeated",

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,24 +16,28 @@ from stoker.cli.arguments import Parser, duration
 from stoker.cli.output import json_of, print_json, write_text
 from stoker.core.errors import ConfigError
 from stoker.deploy.package.folder import IntegerPackage, read_package
-from stoker.deploy.search.families import Dataflow, SearchedPackage
+from stoker.deploy.search.engine_model import engine_model_of
+from stoker.deploy.search.engines import Engine
+from stoker.deploy.search.families import Dataflow, SearchedPackage, StructureFamily
 from stoker.deploy.search.model import ResourceModel, model_of
 from stoker.deploy.search.report import report_of
-from stoker.deploy.search.searching import DesignLimits, search
+from stoker.deploy.search.searching import DesignLimits, RefusedFamily, search
 from stoker.deploy.tools.devices import FPGAS, Fpga, fpga
 from stoker.records.deploy.search import SearchReport
 from stoker.ui.deploy.search_html import render_search_page
 from stoker.ui.deploy.search_text import render_search
 from stoker.ui.terminal import style_for
 
+STRUCTURES = ("dataflow", "engine")
 _DEVICE = "ecp5-45k"
 _RATE = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]*)?)(?P<unit>[kM]?)(?:/s)?", re.ASCII)
 _UNITS = {"": 1.0, "k": 1e3, "M": 1e6}
 _EPILOG = """\
-The foldings of all layers are solved exactly for the least share of the device, in terms of a model that was fitted to
+Foldings of all layers are solved exactly for the least share of the device, in terms of a model that was fitted to
 synthesised units; the proof is printed. With a rate or a latency the smallest design that keeps them is picked,
-otherwise the fastest that fits. Several packages of one model (other widths, other requantisers) are searched as one.
-No tool of hardware runs. The status is 2 if nothing keeps all limits.
+otherwise the fastest that fits. Several packages of one model (other widths, other requantisers) are searched as one,
+each as a unit for each layer and as a program of an engine; what can't be built is shown with the reason. No tool of
+hardware runs. The status is 2 if nothing keeps all limits.
 examples:
   stoker deploy search digits.pkg --device ecp5-45k --latency 400us --rate 20k
   stoker deploy search wide.pkg narrow.pkg --rate 50k --loss 0.5% --html search.html --out search.json
@@ -51,8 +56,9 @@ def main(argv: list[str]) -> int:
     packages = [(str(path), read_package(path)) for path in arguments.packages]
     try:
         report = searched(
-            packages, fpga(arguments.device), wanted_of(arguments), model_for(arguments.device, arguments.model_file)
-        )
+            packages, fpga(arguments.device), wanted_of(arguments), arguments.model_file,
+            STRUCTURES if arguments.structure == "any" else (arguments.structure,),
+        )  # fmt: skip
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if arguments.out:
@@ -75,21 +81,35 @@ def _save(report: SearchReport, path: Path) -> None:
 
 
 def searched(
-    packages: list[tuple[str, IntegerPackage]], part: Fpga, wanted: DesignLimits, model: ResourceModel
+    packages: list[tuple[str, IntegerPackage]], part: Fpga, wanted: DesignLimits, model_file: Path | None = None,
+    structures: Sequence[str] = STRUCTURES,
 ) -> SearchReport:  # fmt: skip
-    """The report of a search over packages.
+    """The report of a search over packages, each in each structure.
 
     Raises:
+        ConfigError: the file holds no model of the part.
         MissingExtraError: scipy is not installed.
-        ValueError: an operation has no unit.
+        ValueError: no package can be built in any structure.
     """
-    families = [
-        Dataflow(
-            SearchedPackage(name=name, digest=each.digest, graph=each.graph, loss_frac=_loss(each)), part, model
-        )
-        for name, each in packages
-    ]  # fmt: skip
-    return report_of(search(families, wanted), wanted, part, model)
+    model = model_for(part, model_file)
+    families: list[StructureFamily] = []
+    refused: list[RefusedFamily] = []
+    for name, each in packages:
+        package = SearchedPackage(name=name, digest=each.digest, graph=each.graph, loss_frac=_loss(each))
+        for structure in structures:
+            try:
+                families.append(_family(package, structure, part, model))
+            except ValueError as error:
+                refused.append(RefusedFamily(name, structure, str(error)))
+    if not families:
+        raise ValueError(refused[0].why)
+    return report_of(search(families, wanted), wanted, part, refused)
+
+
+def _family(package: SearchedPackage, structure: str, part: Fpga, model: ResourceModel) -> StructureFamily:
+    if structure == "engine":
+        return Engine(package, part, engine_model_of(part))
+    return Dataflow(package, part, model)
 
 
 def add_limits(parser: Parser) -> None:
@@ -97,6 +117,10 @@ def add_limits(parser: Parser) -> None:
     add = parser.add_argument
     names = tuple(each.name for each in FPGAS)
     add("--device", choices=names, default=_DEVICE, help=f"{', '.join(names)} (default: {_DEVICE})", metavar="NAME")
+    add(
+        "--structure", choices=("any", *STRUCTURES), default="any",
+        help="a unit for each layer, a program of an engine, or the better one (default: any)",
+    )  # fmt: skip
     add("--latency", type=duration("400us"), metavar="TIME", help="most, of a sample through an empty design")
     add("--rate", type=_rate, metavar="N", help="least samples a second, such as 20k")
     add(
@@ -118,24 +142,25 @@ def wanted_of(arguments: argparse.Namespace) -> DesignLimits:
     return DesignLimits(**{name: value for name, value in given.items() if value is not None})
 
 
-def model_for(device: str, file: Path | None) -> ResourceModel:
-    """The model of a device: that of a file, or the one that is shipped for its family.
+def model_for(part: Fpga, file: Path | None) -> ResourceModel:
+    """The model of a device: that of a file, or the one that is shipped.
 
     Raises:
-        ConfigError: the file holds no model, or one of another family.
-        ValueError: none is shipped.
+        ConfigError: the file holds no model, or one of another family or grade of speed.
     """
-    part = fpga(device)
     if file is None:
-        return model_of(part.family)
+        return model_of(part)
     try:
         found = msgspec.json.decode(file.read_bytes(), type=ResourceModel)
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigError(
             f"`--model` must be a file that `stoker deploy calibrate` wrote, got {file}: {error}"
         ) from error
-    if found.family != part.family:
-        raise ConfigError(f"`--model` must be of the family of {device}, {part.family}, got {found.family}")
+    if (found.family, found.grade) != (part.family, part.grade):
+        raise ConfigError(
+            f"`--model` must be of {part.name}, {part.family} of grade {part.grade}, "
+            f"got {found.family} of grade {found.grade}"
+        )
     return found
 
 

@@ -31,7 +31,7 @@ from stoker.deploy.package.folder import read_package
 from stoker.deploy.rtl.engine.files import is_engine, read_engine
 from stoker.deploy.rtl.generate import read_design
 from stoker.deploy.rtl.updating import update_of
-from stoker.deploy.search.report import read_foldings
+from stoker.deploy.search.report import engine_of, foldings_of, read_pick
 from stoker.deploy.tools.devices import FPGAS, fpga
 from stoker.records.deploy.hardware import VerifiedNetlist
 from stoker.ui.deploy.hardware_text import render_verification
@@ -73,12 +73,13 @@ def main(argv: list[str]) -> int:
         )
         with tempfile.TemporaryDirectory(prefix="stoker-design-") as made:
             folder = arguments.design or Path(made)
-            if arguments.design is None and arguments.structure == "engine":
-                write_model(package.graph, shape_of(arguments), folder, package.digest)
+            pick = read_pick(arguments.folding, package.digest) if arguments.folding else None
+            engine = engine_of(pick) if pick else None
+            if arguments.design is None and (engine or arguments.structure == "engine"):
+                write_model(package.graph, engine or shape_of(arguments), folder, package.digest)
             elif arguments.design is None:
                 refuse_engine_options(arguments)
-                searched = read_foldings(arguments.folding, package.digest) if arguments.folding else None
-                foldings = chosen_foldings(package.graph, given=searched)
+                foldings = chosen_foldings(package.graph, given=foldings_of(pick) if pick else None)
                 design(package.graph, foldings, folder, package.digest, updatable=other is not None)
             elif (read_engine(folder) if is_engine(folder) else read_design(folder)).source != package.digest:
                 structure = " --structure engine" if is_engine(folder) else ""
@@ -154,9 +155,7 @@ def _parser() -> Parser:
     which.add_argument(
         "--design", type=Path, metavar="DIR", help="folder that `stoker deploy rtl` wrote (default: a new design)"
     )
-    which.add_argument(
-        "--folding", type=Path, metavar="FILE", help="foldings of a new design: a report of `stoker deploy search`"
-    )
+    which.add_argument("--folding", type=Path, metavar="FILE", help="a new design, the pick of a search: its report")
     add_engine_options(parser)
     add("--update", type=Path, metavar="PACKAGE", help="another model, which comes and goes in mid-stream")
     names = tuple(each.name for each in FPGAS)

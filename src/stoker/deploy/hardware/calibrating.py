@@ -10,17 +10,21 @@ from stoker.core.saying import say
 from stoker.deploy.rtl.generate import write_design
 from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.rtl.structure import Structure
-from stoker.deploy.search.model import MeasuredSpecimen, ResourceModel, estimated, fitted
+from stoker.deploy.search.memory_forms import mapped
+from stoker.deploy.search.model import MeasuredSpecimen, ResourceModel, design_contents, estimated, fitted
 from stoker.deploy.search.specimens import Specimen, specimens
 from stoker.deploy.tools.devices import Fpga
-from stoker.deploy.tools.placing import nextpnr, place
+from stoker.deploy.tools.placing import in_cells, nextpnr, place
 from stoker.deploy.tools.synthesis import YOSYS, synthesise
 from stoker.deploy.tools.wasm import version_of
 from stoker.records.deploy.search import CalibratedRow, CalibrationReport
 
+_CELLS = 4
+"""Logic cells of a part for each bit of a product, so that all of the design fits."""
+
 
 def calibrate(part: Fpga, kept_in: Path | None = None, *, limit_s: float) -> tuple[ResourceModel, list[Structure]]:
-    """Synthesises and places all specimens, those that are kept aside; the model fitted to them, and their designs.
+    """Synthesises and places the specimens that a part has room for; the model fitted to them, and their designs.
 
     Args:
         part: on which they are placed.
@@ -30,13 +34,23 @@ def calibrate(part: Fpga, kept_in: Path | None = None, *, limit_s: float) -> tup
     Raises:
         MissingExtraError: a tool or scipy is not installed.
         ToolError: a tool fails or takes too long.
-        ValueError: the part is of a family whose memories are not known.
     """
-    if part.family != "ecp5":
-        raise ValueError(f"`device` must be an ECP5, whose memories are known, got {part.name}")
-    found = list(measured(specimens(), part, kept_in, limit_s=limit_s))
+    found = list(measured(specimens_on(part), part, kept_in, limit_s=limit_s))
     obtained = f"{version_of(YOSYS)}, {version_of(nextpnr(part))}, {part.name}, seed 1, {len(found)} designs"
-    return fitted(found, part.family, obtained), [structure for structure, _ in found]
+    return fitted(found, part, obtained), [structure for structure, _ in found]
+
+
+def specimens_on(part: Fpga) -> list[Specimen]:
+    """The specimens that a part has room for, by what is counted in them."""
+    return [each for each in specimens() if _has_room(part, each)]
+
+
+def _has_room(part: Fpga, specimen: Specimen) -> bool:
+    whole = design_contents(lower(specimen.graph, specimen.foldings))
+    memories = (mapped(shape, part.family) for shape in whole.memories)
+    blocks = sum(each.cells for each in memories if each.form == "block")
+    products = 0.0 if part.dsps else whole.products + whole.fixed_products
+    return blocks <= part.block_rams and (part.dsps > 0 or products * _CELLS <= part.luts)
 
 
 def measured(
@@ -55,6 +69,7 @@ def measured(
             write_design(structure, folder)
             netlist, taken = synthesise(folder, part, kept_in, limit_s=limit_s)
         placed = place(netlist, part, kept_in, limit_s=limit_s)
+        taken = in_cells(taken, placed)
         say(f"{specimen.name}: {taken.luts} LUTs, {placed.clock_mhz:.1f} MHz")
         yield (
             structure,

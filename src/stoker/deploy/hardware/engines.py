@@ -20,7 +20,7 @@ from stoker.deploy.rtl.engine.image import ModelImage
 from stoker.deploy.rtl.engine.shape import EngineShape
 from stoker.deploy.tools.devices import Fpga
 from stoker.deploy.tools.engine_simulation import engine_simulator, lint_engine, simulate_engine, simulate_words
-from stoker.deploy.tools.placing import place
+from stoker.deploy.tools.placing import in_cells, place
 from stoker.deploy.tools.synthesis import synthesise_texts
 from stoker.records.deploy.engine import EngineLayer, EngineSummary
 from stoker.records.deploy.hardware import FittedDesign, VerifiedDesign
@@ -121,6 +121,7 @@ def fit_engine(folder: Path, part: Fpga, kept_in: Path | None = None, *, limit_s
     netlist, taken = synthesise_texts(texts, found.files, found.top, part, kept_in, limit_s=limit_s)
     check_room(taken, part)
     placed = place(netlist, part, kept_in, limit_s=limit_s, seed=seed)
+    taken = in_cells(taken, placed)
     program = engine_simulator(folder, kept_in, limit_s=limit_s)
     words = np.zeros((_SAMPLES, found.words_in, found.shape.lanes), np.uint16)
     _, outcome = simulate_words(program, folder, words, limit_s=limit_s)

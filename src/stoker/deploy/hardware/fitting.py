@@ -10,7 +10,7 @@ import numpy as np
 from stoker.core.errors import DeviceTooSmallError
 from stoker.deploy.rtl.generate import DesignDescription, read_design
 from stoker.deploy.tools.devices import FPGAS, Fpga
-from stoker.deploy.tools.placing import place
+from stoker.deploy.tools.placing import in_cells, place
 from stoker.deploy.tools.simulation import simulate
 from stoker.deploy.tools.synthesis import Resources, synthesise
 from stoker.deploy.tools.verilator import simulator
@@ -47,6 +47,7 @@ def fit(design: Path, part: Fpga, kept_in: Path | None = None, *, limit_s: float
     netlist, taken = synthesise(design, part, kept_in, limit_s=limit_s)
     check_room(taken, part)
     placed = place(netlist, part, kept_in, limit_s=limit_s, seed=seed)
+    taken = in_cells(taken, placed)
     zeros = {
         end.value: np.zeros((_SAMPLES, end.words * end.lanes), np.int32) for end in description.inputs
     }  # fmt: skip

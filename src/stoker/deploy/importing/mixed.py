@@ -69,18 +69,61 @@ def quantise_mixed(
         ModelImportError: it can't be exported, or an operation is not supported; fields: where.
         CalibrationError: a value is not finite; fields: value.
     """
+    return quantise_steps(
+        module, samples, most=most, count=1, name=name, widths=widths, shifts=shifts, saved=saved
+    )[-1]  # fmt: skip
+
+
+def quantise_steps(
+    module: torch.nn.Module,
+    samples: Samples,
+    *,
+    most: float,
+    count: int,
+    name: str = "model",
+    widths: Widths | None = None,
+    shifts: bool = False,
+    saved: Saved = "memory",
+) -> list[Quantised]:
+    """Integer models from the widest to the narrowest that a loss allows, each measured whole: packages for a search.
+
+    Args:
+        module: any; weights stay as they are.
+        samples: of a loader, see :func:`stoker.deploy.importing.samples.gather`.
+        most: as of :func:`quantise_mixed`, whose model is the last one.
+        count: of models at most, evenly spaced on the way; 1 for the last alone.
+        name: of the model.
+        widths: the widest; layers that they name keep theirs.
+        shifts: requantisers of layers without multipliers.
+        saved: what narrower widths are to save.
+
+    Raises:
+        ModelImportError: it can't be exported, or an operation is not supported; fields: where.
+        CalibrationError: a value is not finite; fields: value.
+    """
     model = import_module(module, samples)
     tried = tried_rules(model, samples, LoweringOptions(widths=widths or Widths(), shifts=shifts))
     designs = mixed_designs(model, samples, best_options(tried), most=most, cost=COSTS[saved])
-    taken = accepted(designs, most)
-    record = MixedRecord(
-        saved=saved,
-        most=most,
-        steps=[_step(None, designs[0]), *(_step(before, each) for before, each in pairwise(designs))],
-        taken=designs.index(taken),
-        widths=_narrowed(designs[0], taken),
-    )
-    return Quantised(taken.lowered, taken.options, recorded(module, model, samples, name, tried, taken.lowered, record))
+    steps = [_step(None, designs[0]), *(_step(before, each) for before, each in pairwise(designs))]
+    found: list[Quantised] = []
+    for place in spaced(designs.index(accepted(designs, most)), count):
+        taken = designs[place]
+        record = MixedRecord(
+            saved=saved, most=most, steps=steps, taken=place, widths=_narrowed(designs[0], taken)
+        )  # fmt: skip
+        whole = recorded(module, model, samples, name, tried, taken.lowered, record)
+        found.append(Quantised(taken.lowered, taken.options, whole))
+    return found
+
+
+def spaced(last: int, count: int) -> list[int]:
+    """At most so many places from 0 to the last, both among them, evenly spaced; of one, the last.
+
+    Args:
+        last: place.
+        count: at least 1.
+    """
+    return sorted({last - round(last * at / max(1, count - 1)) for at in range(count)})
 
 
 def mixed_designs(

@@ -32,6 +32,9 @@ class UnitContents:
         registers: bits of registers that hold data.
         address_registers: bits of registers of line buffers.
         multipliers: of hardware.
+        products: bits of both factors of each multiplier, multiplied: what it is where there is no hardware for it.
+        fixed_products: the same of multipliers by constants.
+        longest: the largest sum of bits of both factors; of parts together the largest of theirs.
         windows: line buffers.
         units: with an output FIFO.
         memories: of all parts.
@@ -45,18 +48,21 @@ class UnitContents:
     registers: float = 0
     address_registers: float = 0
     multipliers: int = 0
+    products: float = 0
+    fixed_products: float = 0
+    longest: int = 0
     windows: int = 0
     units: int = 0
     memories: tuple[MemoryShape, ...] = ()
 
     def __add__(self, other: UnitContents) -> UnitContents:
-        return UnitContents(
-            **{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)}
-        )
+        sums = {each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)}
+        return UnitContents(**sums | {"longest": max(self.longest, other.longest)})
 
     def times(self, count: int) -> UnitContents:
         """So many of them."""
-        return UnitContents(**{each.name: getattr(self, each.name) * count for each in fields(self)})
+        times = {each.name: getattr(self, each.name) * count for each in fields(self)}
+        return UnitContents(**times | {"longest": self.longest if count else 0})
 
 
 def contents_of(module: str, parameters: Mapping[str, Parameter]) -> UnitContents:
@@ -122,8 +128,10 @@ def _array(pe: int, each: int, factor: int, weight: int, acc: int, words: int, s
         added += count // 2 * width
         count = -(-count // 2)
         held += count * width
+    bits = each * factor * weight
     one = UnitContents(
         registers=each * product + held + acc, adders=added + acc, muxes=acc, multipliers=each,
+        products=bits if words > 1 else 0, fixed_products=0 if words > 1 else bits, longest=product,
     )  # fmt: skip
     weights = pe * each * weight if words > 1 else 0
     control = UnitContents(counters=_bits(words) + _bits(sums), registers=weights + 3 * (levels + 1))
@@ -153,6 +161,8 @@ def _requantiser(lanes: int, p: Mapping[str, int]) -> UnitContents:
     lane = UnitContents(
         registers=first + (_FACTOR_BITS if factors > 1 else 0) + early + max(product - dropped, 1) + kept + out,
         adders=(acc if split else 0) + wide, muxes=2 * out + wide, multipliers=_law_multipliers(acc, factors),
+        products=acc * _FACTOR_BITS if factors > 1 else 0, fixed_products=acc * _FACTOR_BITS if factors == 1 else 0,
+        longest=min(acc, _WIDE) + _FACTOR_BITS if factors > 1 else 0,
     )  # fmt: skip
     memories = (MemoryShape(use="multipliers", words=factors, bits=lanes * _FACTOR_BITS),) if factors > 1 else ()
     return lane.times(lanes) + UnitContents(counters=_bits(factors) if factors > 1 else 0, memories=memories)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.graph import IntegerGraph
-from stoker.deploy.rtl.folding import Folding, works_of
+from stoker.deploy.rtl.folding import Folding, folded, works_of
 from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.rtl.structure import Structure
 from stoker.deploy.rtl.timing import latency_cycles
@@ -40,27 +40,20 @@ class SolvedDesign:
     """The design of a family that takes the least share of a part at a pace.
 
     Attributes:
-        foldings: of its layers.
-        structure: that is built of them.
+        cycles: between two samples.
         latency_cycles: of a sample through the empty design.
+        multipliers: of all parts.
         estimate: of what it takes.
         share: the largest share of a resource.
         objective: by which designs of equal worth are compared.
-        certificate: of the foldings.
     """
 
-    foldings: Mapping[str, Folding]
-    structure: Structure
+    cycles: int
     latency_cycles: int
+    multipliers: int
     estimate: EstimatedDesign
     share: float
     objective: float
-    certificate: FoldingCertificate
-
-    @property
-    def cycles(self) -> int:
-        """Between two samples."""
-        return self.structure.cycles
 
     @property
     def rate_per_s(self) -> float:
@@ -71,6 +64,21 @@ class SolvedDesign:
     def latency_s(self) -> float:
         """Time of a sample through the empty design."""
         return self.latency_cycles / (self.estimate.clock_mhz * 1e6)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataflowDesign(SolvedDesign):
+    """A unit for each layer.
+
+    Attributes:
+        foldings: of its layers.
+        structure: that is built of them.
+        certificate: of the foldings.
+    """
+
+    foldings: Mapping[str, Folding]
+    structure: Structure
+    certificate: FoldingCertificate
 
 
 class StructureFamily(Protocol):
@@ -91,6 +99,11 @@ class StructureFamily(Protocol):
         """How sums are brought to results' scales."""
         ...
 
+    @property
+    def obtained(self) -> str:
+        """How the model of what it takes was obtained."""
+        ...
+
     def paces(self) -> Sequence[int]:
         """Cycles a sample that are worth asking for, the fastest first; between two of them nothing changes."""
         ...
@@ -102,18 +115,23 @@ class StructureFamily(Protocol):
 
 @dataclass
 class Dataflow:
-    """A unit for each layer: foldings are chosen."""
+    """A unit for each layer: foldings are chosen.
+
+    Raises:
+        ValueError: an operation has no unit.
+    """
 
     package: SearchedPackage
     part: Fpga
     model: ResourceModel
     structure: str = "dataflow"
     _choices: dict[str, list[FoldingChoice]] = field(default_factory=dict[str, list[FoldingChoice]])
-    _solved: dict[int, SolvedDesign] = field(default_factory=dict[int, SolvedDesign])
+    _solved: dict[int, DataflowDesign] = field(default_factory=dict[int, DataflowDesign])
 
     def __post_init__(self) -> None:
         self._works = works_of(self.package.graph)
         self._choices = all_choices(self.package.graph, self._works, self.model)
+        lower(self.package.graph, folded(self._works, self.paces()[0]))  # what has no unit is refused here
 
     @property
     def requantiser(self) -> str:
@@ -125,13 +143,18 @@ class Dataflow:
         ]
         return "shifts" if all(laws) else "multipliers and shifts" if any(laws) else "multipliers"
 
+    @property
+    def obtained(self) -> str:
+        """Tools, part and designs of the model."""
+        return self.model.obtained
+
     def paces(self) -> Sequence[int]:
         """The cycles of all foldings of all layers, from the fastest that the slowest layer can be."""
         least = max((min(each.cycles for each in choices) for choices in self._choices.values()), default=1)
         found = {each.cycles for choices in self._choices.values() for each in choices if each.cycles >= least}
         return sorted(found) or [least]
 
-    def design(self, cycles: int) -> SolvedDesign:
+    def design(self, cycles: int) -> DataflowDesign:
         """Solved once for each number of cycles.
 
         Raises:
@@ -143,9 +166,10 @@ class Dataflow:
             foldings, certificate = least_share(space, self.part, self.model)
             structure = lower(graph, foldings)
             estimate = estimated(structure, self.model)
-            self._solved[cycles] = SolvedDesign(
-                foldings=foldings, structure=structure, latency_cycles=latency_cycles(structure), estimate=estimate,
-                share=max(shares(estimate.demand, self.part).values()), certificate=certificate,
-                objective=objective(estimate.demand, self.part),
+            self._solved[cycles] = DataflowDesign(
+                cycles=structure.cycles, latency_cycles=latency_cycles(structure), multipliers=structure.multipliers,
+                estimate=estimate, share=max(shares(estimate.demand, self.part).values()),
+                objective=objective(estimate.demand, self.part), foldings=foldings, structure=structure,
+                certificate=certificate,
             )  # fmt: skip
         return self._solved[cycles]

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 Form = Literal["block", "distributed", "logic"]
-Family = Literal["ecp5"]
+Family = Literal["ecp5", "ice40"]
 """Families whose memories are known; those of others would have to be found by synthesis."""
+_WITH_DISTRIBUTED = ("ecp5",)
+"""Families whose lookup tables can be memories."""
 _PORT = 2.0
 _DISTRIBUTED_PORT = 8.0
 """Cost of a port that only reads, in a block memory and in distributed ones; the latter as synthesis shows it."""
@@ -69,6 +71,10 @@ _BLOCKS: Mapping[Family, tuple[_Block, ...]] = {
         _Block(address_bits=14, widths=(1, 2, 4, 9, 18), byte=9, cost=128.0),
         _Block(address_bits=14, widths=(1, 2, 4, 9, 18, 36), byte=9, cost=128.0, least_written=3),
     ),
+    "ice40": (
+        _Block(address_bits=11, widths=(2, 4, 8), byte=8, cost=64.0),
+        _Block(address_bits=11, widths=(2, 4, 8, 16), byte=1, cost=64.0, least_written=3),
+    ),
 }
 _DISTRIBUTED_WORDS, _DISTRIBUTED_BITS, _DISTRIBUTED_COST = 16, 4, 4.0
 
@@ -77,13 +83,14 @@ def mapped(shape: MemoryShape, family: Family) -> MappedMemory:
     """What a memory becomes on a family of FPGAs."""
     size = shape.words * shape.bits
     best, found = size * (_RAM_BIT if shape.written else _ROM_BIT), MappedMemory(form="logic")
-    if shape.written:  # constants never are in distributed memory
+    if shape.written and family in _WITH_DISTRIBUTED:  # constants never are in distributed memory
         deep = -(-shape.words // _DISTRIBUTED_WORDS)
         cells = -(-deep * shape.bits // _DISTRIBUTED_BITS)
         cost = cells * _DISTRIBUTED_COST + _deep_cost(deep, shape) + _DISTRIBUTED_PORT
         if cost < best:
             best, found = cost, MappedMemory(form="distributed", cells=cells)
-    if shape.clocked:
+    # Without distributed memory, one that is read at once takes in the register that follows it.
+    if shape.clocked or family not in _WITH_DISTRIBUTED:
         for block in _BLOCKS[family]:
             cost, cells = _in_blocks(shape, block)
             if cost < best:

@@ -15,12 +15,16 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
 from stoker.core.extras import require
 from stoker.deploy.rtl.structure import DesignNode, Structure
 from stoker.deploy.search.contents import UnitContents, contents_of, end_contents, fork_contents, total
 from stoker.deploy.search.memory_forms import Family, MappedMemory, MemoryShape, mapped
+from stoker.deploy.tools.devices import Fpga
 
+_SOFT: tuple[Family, ...] = ("ice40",)
+"""Families whose designs have no hardware multipliers: lookup tables multiply."""
 _LUT_BITS = 4
 """Inputs of a lookup table, as powers of two of the bits that it holds."""
 
@@ -72,10 +76,22 @@ class MeasuredSpecimen(msgspec.Struct, frozen=True, kw_only=True):
     clock_mhz: float
 
 
+class SlowerGrade(msgspec.Struct, frozen=True, kw_only=True):
+    """Another grade of speed, on which designs take the same cells and clocks are slower by a factor."""
+
+    median: float
+    """Of the factors of designs that were placed on both."""
+    least: float
+    most: float
+    designs: int
+
+
 class ResourceModel(msgspec.Struct, frozen=True, kw_only=True):
     """Fitted weights, with what they were fitted to."""
 
     family: Family
+    grade: str
+    """Of speed."""
     obtained: str
     """Tools, part, and command."""
     luts: dict[str, float]
@@ -83,14 +99,28 @@ class ResourceModel(msgspec.Struct, frozen=True, kw_only=True):
     flip_flops: dict[str, float]
     period_ns: dict[str, float]
     specimens: tuple[MeasuredSpecimen, ...]
+    slower: dict[str, SlowerGrade] = {}
+    """By grade."""
+
+    def on(self, grade: str) -> ResourceModel:
+        """The model of a grade, one of its own or of :attr:`slower`."""
+        if grade == self.grade:
+            return self
+        found = self.slower[grade]
+        spread = f"{found.least:.2f} to {found.most:.2f} in {found.designs} designs placed on both"
+        return structs.replace(
+            self, grade=grade, slower={},
+            period_ns={name: found.median * weight for name, weight in self.period_ns.items()},
+            obtained=f"{self.obtained}; clocks of grade {grade} {found.median:.2f} times slower ({spread})",
+        )  # fmt: skip
 
     def demand(self, contents: UnitContents) -> DeviceDemand:
         """What contents take."""
         memories = [(shape, mapped(shape, self.family)) for shape in contents.memories]
         return DeviceDemand(
-            luts=_weighed(self.luts, _lut_parts(contents, memories)),
-            flip_flops=_weighed(self.flip_flops, _flip_flop_parts(contents, memories)),
-            dsps=contents.multipliers,
+            luts=weighed(self.luts, _lut_parts(contents, memories, self.family)),
+            flip_flops=weighed(self.flip_flops, _flip_flop_parts(contents, memories)),
+            dsps=0 if self.family in _SOFT else contents.multipliers,
             block_rams=sum(found.cells for _, found in memories if found.form == "block"),
         )
 
@@ -100,9 +130,9 @@ class ResourceModel(msgspec.Struct, frozen=True, kw_only=True):
         base = DeviceDemand(luts=self.luts["design"], flip_flops=self.flip_flops["design"])
         return base + self.demand(around)
 
-    def clock_mhz(self, demand: DeviceDemand) -> float:
-        """The clock of a design that takes so much."""
-        return 1e3 / _weighed(self.period_ns, _period_parts(demand))
+    def clock_mhz(self, demand: DeviceDemand, longest: int) -> float:
+        """The clock of a design that takes so much, and whose widest multiplier has factors of so many bits."""
+        return 1e3 / weighed(self.period_ns, _period_parts(demand, longest, self.family))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,15 +153,17 @@ class EstimatedDesign:
 def estimated(structure: Structure, model: ResourceModel) -> EstimatedDesign:
     """What a design takes, and its clock."""
     nodes: dict[str, DeviceDemand] = {}
+    longest = 0
     for name, node in structure.nodes.items():
         found = node_contents(node)
+        longest = max(longest, found.longest)
         readers = len(structure.readers(name))
         if readers > 1:
             found = found + fork_contents(readers)
         nodes[name] = model.demand(found)
     ends = [structure.stream(end).words for end in (*structure.inputs, *structure.outputs)]
     demand = sum(nodes.values(), model.frame(ends))
-    return EstimatedDesign(demand=demand, nodes=nodes, clock_mhz=model.clock_mhz(demand))
+    return EstimatedDesign(demand=demand, nodes=nodes, clock_mhz=model.clock_mhz(demand, longest))
 
 
 def node_contents(node: DesignNode) -> UnitContents:
@@ -140,52 +172,43 @@ def node_contents(node: DesignNode) -> UnitContents:
 
 
 @cache
-def model_of(family: str) -> ResourceModel:
-    """The model that is shipped for a family of FPGAs.
-
-    Raises:
-        ValueError: there is none.
-    """
-    file = resources.files("stoker.deploy.search").joinpath("data", f"{family}.json")
-    if not file.is_file():
-        raise ValueError(
-            f"`device` must be of a family that searches have a model of, which is ecp5, got {family}; "
-            "`stoker deploy fit` places a design on it"
-        )
-    return msgspec.json.decode(file.read_bytes(), type=ResourceModel)
+def model_of(part: Fpga) -> ResourceModel:
+    """The model that is shipped for a part."""
+    file = resources.files("stoker.deploy.search").joinpath("data", f"{part.family}.json")
+    return msgspec.json.decode(file.read_bytes(), type=ResourceModel).on(part.grade)
 
 
 def fitted(
-    measured: Sequence[tuple[Structure, MeasuredSpecimen]], family: Family, obtained: str
+    measured: Sequence[tuple[Structure, MeasuredSpecimen]], part: Fpga, obtained: str
 ) -> ResourceModel:  # fmt: skip
     """The model whose relative errors over synthesised designs have the least squares.
 
     Args:
         measured: designs with what the tools found.
-        family: of the part.
+        part: that they were placed on.
         obtained: how, for readers of the model.
 
     Raises:
         MissingExtraError: scipy is not installed.
     """
+    family = part.family
     luts: list[dict[str, float]] = []
     flip_flops: list[dict[str, float]] = []
     periods: list[dict[str, float]] = []
     for structure, found in measured:
         whole = design_contents(structure)
         memories = [(shape, mapped(shape, family)) for shape in whole.memories]
-        luts.append(_lut_parts(whole, memories) | {"design": 1.0})
+        luts.append(_lut_parts(whole, memories, family) | {"design": 1.0})
         flip_flops.append(_flip_flop_parts(whole, memories) | {"design": 1.0})
-        periods.append(
-            _period_parts(
-                DeviceDemand(luts=found.luts, flip_flops=found.flip_flops, dsps=found.dsps, block_rams=found.block_rams)
-            )
-        )
+        taken = DeviceDemand(
+            luts=found.luts, flip_flops=found.flip_flops, dsps=found.dsps, block_rams=found.block_rams
+        )  # fmt: skip
+        periods.append(_period_parts(taken, whole.longest, family))
     specimens = [found for _, found in measured]
     return ResourceModel(
-        family=family, obtained=obtained, luts=_least_squares(luts, [each.luts for each in specimens]),
-        flip_flops=_least_squares(flip_flops, [each.flip_flops for each in specimens]),
-        period_ns=_least_squares(periods, [1e3 / each.clock_mhz for each in specimens]), specimens=tuple(specimens),
+        family=family, grade=part.grade, obtained=obtained, luts=least_squares(luts, [each.luts for each in specimens]),
+        flip_flops=least_squares(flip_flops, [each.flip_flops for each in specimens]),
+        period_ns=least_squares(periods, [1e3 / each.clock_mhz for each in specimens]), specimens=tuple(specimens),
     )  # fmt: skip
 
 
@@ -197,8 +220,12 @@ def design_contents(structure: Structure) -> UnitContents:
     return total(found)
 
 
-def _least_squares(parts: Sequence[Mapping[str, float]], wanted: Sequence[float]) -> dict[str, float]:
-    """Weights that are not negative, for the least squares of relative errors."""
+def least_squares(parts: Sequence[Mapping[str, float]], wanted: Sequence[float]) -> dict[str, float]:
+    """Weights of named parts that are not negative, for the least squares of relative errors.
+
+    Raises:
+        MissingExtraError: scipy is not installed.
+    """
     optimize: Any = require("scipy.optimize", extra="plan")
     names = list(parts[0])
     rows = np.array([[each[name] for name in names] for each in parts], np.float64)
@@ -207,15 +234,16 @@ def _least_squares(parts: Sequence[Mapping[str, float]], wanted: Sequence[float]
     return {name: float(weight) for name, weight in zip(names, weights, strict=True)}
 
 
-def _weighed(weights: Mapping[str, float], parts: Mapping[str, float]) -> float:
+def weighed(weights: Mapping[str, float], parts: Mapping[str, float]) -> float:
+    """The sum of parts with their weights."""
     return sum(weights[name] * count for name, count in parts.items())
 
 
 _Memories = Sequence[tuple[MemoryShape, MappedMemory]]
 
 
-def _lut_parts(contents: UnitContents, memories: _Memories) -> dict[str, float]:
-    return {
+def _lut_parts(contents: UnitContents, memories: _Memories, family: Family) -> dict[str, float]:
+    found = {
         "adders": contents.adders,
         "addresses": contents.addresses,
         "muxes": contents.muxes,
@@ -227,6 +255,13 @@ def _lut_parts(contents: UnitContents, memories: _Memories) -> dict[str, float]:
         "constants": sum(_constant_luts(shape) for shape, found in memories if found.form == "logic"),
         "small": sum(shape.words * shape.bits for shape, found in memories if _in_registers(shape, found)),
     }
+    if family not in _SOFT:
+        return found
+    # A logic cell has one lookup table and one flip-flop: some registers have a cell to themselves.
+    return found | {
+        "products": contents.products, "fixed_products": contents.fixed_products, "registers": contents.registers,
+        "address_registers": contents.address_registers,
+    }  # fmt: skip
 
 
 def _flip_flop_parts(contents: UnitContents, memories: _Memories) -> dict[str, float]:
@@ -244,8 +279,13 @@ def _flip_flop_parts(contents: UnitContents, memories: _Memories) -> dict[str, f
     }
 
 
-def _period_parts(demand: DeviceDemand) -> dict[str, float]:
-    """The larger a design, the farther apart its parts; multipliers and block memories lie in separate columns."""
+def _period_parts(demand: DeviceDemand, longest: int, family: Family) -> dict[str, float]:
+    """The larger a design, the farther apart its parts; multipliers and block memories lie in separate columns.
+
+    Multipliers of lookup tables take longer, the wider they are.
+    """
+    if family in _SOFT:
+        return {"clocking": 1.0, "products": longest / 10, "luts": demand.luts / 1000}
     return {
         "clocking": 1.0, "flip_flops": demand.flip_flops / 1000, "dsps": demand.dsps / 10,
         "block_rams": demand.block_rams / 10,

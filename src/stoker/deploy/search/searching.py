@@ -79,11 +79,28 @@ class FamilyOutcome:
         family: of designs.
         best: its design that comes nearest to the limits, or keeps them with the least share.
         tried: paces that were solved.
+        front: its own designs that fit and that no other of it beats, the fastest first.
     """
 
     family: StructureFamily
     best: FoundDesign
     tried: int
+    front: Sequence[FoundDesign]
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedFamily:
+    """A package in a structure that can't be built.
+
+    Attributes:
+        package: as the user named it.
+        structure: name of the structure.
+        why: it can't be.
+    """
+
+    package: str
+    structure: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,13 +132,14 @@ def search(families: Sequence[StructureFamily], wanted: DesignLimits) -> SearchO
     for family in families:
         search_of_it = _FamilySearch(family, wanted)
         best = search_of_it.best()
-        outcomes.append(FamilyOutcome(family=family, best=best, tried=len(search_of_it.found)))
-        everything += search_of_it.found.values()
+        found = search_of_it.found.values()
+        own = pareto.front((each for each in found if each.design.share <= 1.0), _figures)
+        outcomes.append(FamilyOutcome(family=family, best=best, tried=len(found), front=own))
+        everything += own
     nearest = min((each.best for each in outcomes), key=lambda found: _merit(found, wanted))
-    fits = [found for found in everything if found.design.share <= 1.0]
     return SearchOutcome(
         pick=nearest if nearest.excess <= 1.0 else None, nearest=nearest, families=outcomes,
-        front=pareto.front(fits, _figures),
+        front=pareto.front(everything, _figures),
     )  # fmt: skip
 
 
@@ -180,10 +198,11 @@ class _FamilySearch:
 
 
 def _ladder(paces: Sequence[int]) -> list[int]:
-    """A dozen of the paces, as evenly spaced on a logarithmic scale as they are."""
+    """A dozen of the paces if there are more, as evenly spaced on a logarithmic scale as they are."""
+    if len(paces) <= _LADDER:
+        return list(paces)
     logs = [math.log(pace) for pace in paces]
-    steps = min(len(paces), _LADDER)
-    wanted = (logs[0] + (logs[-1] - logs[0]) * step / max(1, steps - 1) for step in range(steps))
+    wanted = (logs[0] + (logs[-1] - logs[0]) * step / (_LADDER - 1) for step in range(_LADDER))
     return [min(paces, key=lambda pace, at=at: abs(math.log(pace) - at)) for at in wanted]
 
 

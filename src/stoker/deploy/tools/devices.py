@@ -16,15 +16,18 @@ class Fpga:
     Attributes:
         name: as users write it.
         family: of the tools.
+        grade: of speed; clocks are modelled for each.
         options: of nextpnr.
-        luts: with four inputs.
+        luts: with four inputs; on iCE40 logic cells, each with one and a flip-flop.
         flip_flops: registers of one bit.
-        dsps: multipliers of 18 x 18 (ECP5) or 16 x 16 (iCE40).
+        dsps: multipliers of 18 x 18 that designs may use. None of iCE40: how many products share one of the eight that
+            the UP5K has is left to synthesis, and the HX8K has none.
         block_rams: of 18 (ECP5) or 4 (iCE40) kilobits.
     """
 
     name: str
     family: Literal["ecp5", "ice40"]
+    grade: str
     options: tuple[str, ...]
     luts: int
     flip_flops: int
@@ -35,7 +38,7 @@ class Fpga:
 def _ecp5(size: str, package: str, luts: int, dsps: int, block_rams: int) -> Fpga:
     options = (f"--{size}", "--package", package, "--speed", "6", "--lpf-allow-unconstrained")
     return Fpga(
-        name=f"ecp5-{size}", family="ecp5", options=options, luts=luts, flip_flops=luts, dsps=dsps,
+        name=f"ecp5-{size}", family="ecp5", grade="6", options=options, luts=luts, flip_flops=luts, dsps=dsps,
         block_rams=block_rams,
     )  # fmt: skip
 
@@ -45,12 +48,12 @@ FPGAS = (
     _ecp5("45k", "CABGA554", 43_848, 72, 108),
     _ecp5("85k", "CABGA756", 83_640, 156, 208),
     Fpga(
-        name="ice40-up5k", family="ice40", options=("--up5k", "--package", "sg48", "--pcf-allow-unconstrained"),
-        luts=5_280, flip_flops=5_280, dsps=8, block_rams=30,
+        name="ice40-up5k", family="ice40", grade="up", luts=5_280, flip_flops=5_280, dsps=0, block_rams=30,
+        options=("--up5k", "--package", "sg48", "--pcf-allow-unconstrained"),
     ),
     Fpga(
-        name="ice40-hx8k", family="ice40", options=("--hx8k", "--package", "ct256", "--pcf-allow-unconstrained"),
-        luts=7_680, flip_flops=7_680, dsps=0, block_rams=32,
+        name="ice40-hx8k", family="ice40", grade="hx", luts=7_680, flip_flops=7_680, dsps=0, block_rams=32,
+        options=("--hx8k", "--package", "ct256", "--pcf-allow-unconstrained"),
     ),
 )  # fmt: skip
 

@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from stoker.core.errors import ToolError
 from stoker.deploy.tools.devices import Fpga
 from stoker.deploy.tools.kept import kept
+from stoker.deploy.tools.pins import with_three_pins
 from stoker.deploy.tools.running import run_tool
+from stoker.deploy.tools.synthesis import Resources
 from stoker.deploy.tools.wasm import command_of, prepare, version_of
 
 _REPORT = "report.json"
 _WANTED_MHZ = 100
+_LOGIC_CELLS = "ICESTORM_LC"
 
 
 class PlacedDesign(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +28,8 @@ class PlacedDesign(msgspec.Struct, frozen=True, kw_only=True):
     clock_mhz: float
     used: dict[str, tuple[int, int]]
     """Cells used and there, by nextpnr's kinds."""
+    logic_cells: int | None = None
+    """Of iCE40, each with a lookup table and a flip-flop, those of :mod:`stoker.deploy.tools.pins` left out."""
 
 
 def place(netlist: Path, part: Fpga, folder: Path | None = None, *, limit_s: float, seed: int = 1) -> PlacedDesign:
@@ -52,7 +58,10 @@ def place(netlist: Path, part: Fpga, folder: Path | None = None, *, limit_s: flo
         "--report",
         _REPORT,
     ]
-    text = netlist.read_text(encoding="utf-8")
+    data, chains = netlist.read_bytes(), 0
+    if part.family == "ice40":
+        data, chains = with_three_pins(data)
+    text = data.decode()
 
     def make(made: Path) -> None:
         (made / netlist.name).write_text(text, encoding="utf-8")
@@ -65,9 +74,18 @@ def place(netlist: Path, part: Fpga, folder: Path | None = None, *, limit_s: flo
         report: Mapping[str, Any] = msgspec.json.decode((found / _REPORT).read_bytes())
         clocks = [float(each["achieved"]) for each in report["fmax"].values()]
         used = {kind: (int(each["used"]), int(each["available"])) for kind, each in report["utilization"].items()}
-        return PlacedDesign(clock_mhz=min(clocks), used={kind: each for kind, each in used.items() if each[0]})
+        cells = used.get(_LOGIC_CELLS)
+        return PlacedDesign(
+            clock_mhz=min(clocks), used={kind: each for kind, each in used.items() if each[0]},
+            logic_cells=cells[0] - chains if cells else None,
+        )  # fmt: skip
     except (OSError, KeyError, TypeError, ValueError, msgspec.DecodeError) as error:
         raise ToolError(f"`{found / _REPORT}` must hold nextpnr's report, got {error!r}") from error
+
+
+def in_cells(taken: Resources, placed: PlacedDesign) -> Resources:
+    """What a design takes, with logic cells in place of lookup tables where a part has such cells."""
+    return taken if placed.logic_cells is None else structs.replace(taken, luts=placed.logic_cells)
 
 
 def nextpnr(part: Fpga) -> str:

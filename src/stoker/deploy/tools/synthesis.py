@@ -85,9 +85,7 @@ def synthesise_texts(
 
 
 def _synthesis(part: Fpga) -> str:
-    if part.family == "ecp5":
-        return "synth_ecp5"
-    return "synth_ice40 -dsp" if part.dsps else "synth_ice40"
+    return f"synth_{part.family}"
 
 
 def _resources(counts: Path, part: Fpga) -> Resources:

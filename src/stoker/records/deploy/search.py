@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-FORMAT = 1
+FORMAT = 2
 
 
 class SearchLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,8 +37,10 @@ class DesignRow(msgspec.Struct, frozen=True, kw_only=True):
     binding: str
     """That resource."""
     loss_frac: float | None
-    foldings: dict[str, tuple[int, int, int]]
-    """Results, channels and taps of each layer in a cycle."""
+    foldings: dict[str, tuple[int, int, int]] = {}
+    """Results, channels and taps of each layer in a cycle, of a dataflow design."""
+    engine: dict[str, int] = {}
+    """Lanes of an engine, and words of its memories for one model."""
 
     @property
     def rate_per_s(self) -> float:
@@ -64,7 +66,7 @@ class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LayerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A unit of the picked design."""
+    """A unit of the picked design; of an engine all of it first, then what it computes one after another."""
 
     layer: str
     kind: str
@@ -99,9 +101,11 @@ class FamilyRow(msgspec.Struct, frozen=True, kw_only=True):
     structure: str
     requantiser: str
     tried: int
-    """Designs solved for."""
+    """Designs solved for; 0 of a family that can't be built."""
     why: str
     """What it lacks; empty for the pick's."""
+    front: tuple[DesignRow, ...] = ()
+    """Its designs that no other of it beats, the fastest first."""
 
 
 class SearchReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from stoker.records.deploy.search import LayerRow, SearchReport
-from stoker.ui.deploy.search_plots import draw_busy, draw_designs, draw_shares, package_classes
+from stoker.ui.deploy.search_plots import draw_busy, draw_designs, draw_shares, family_classes
 from stoker.ui.deploy.search_words import (
     FAMILY_HEAD,
     FRONT_HEAD,
+    FRONT_NUMBERS,
     MEMORY_HEAD,
     RESOURCES,
+    beaten_fronts,
     design_row,
     family_row,
+    family_rows,
     layer_row,
     memory_rows,
     write_headline,
@@ -54,11 +57,11 @@ def _parts(report: SearchReport) -> Iterable[str]:
     yield draw_answer("What to build", write_headline(report), "", kind)
     yield _tiles(report)
     yield _plot(report)
-    yield _units(report)
-    yield _memories(report)
     yield _front(report)
-    rows = [family_row(each) for each in report.families]
+    rows = [family_row(each) for each in family_rows(report)]
     yield draw_section("Families", _card(draw_table(FAMILY_HEAD, rows, numbers=(3,))))
+    yield _program(report) if report.shown and report.shown.engine else _units(report)
+    yield _memories(report)
     notes = draw_list(report.notes, "advice")
     yield draw_section("Notes", f'<div class="card">{notes}</div>') if notes else ""
 
@@ -79,16 +82,20 @@ def _tiles(report: SearchReport) -> str:
 
 
 def _share(taken: float, there: int) -> str:
-    return f"{100 * taken / there:.0f} %" if there else "the device has none"
+    return f"{100 * taken / there:.0f} %" if there else "designs use none"
 
 
 def _plot(report: SearchReport) -> str:
-    classes = package_classes(report)
-    legend = draw_legend([(kind, name) for name, kind in classes.items()]) if len(classes) > 1 else ""
+    classes = family_classes(report)
+    several = len({package for package, _ in classes}) > 1
+    names = [
+        (kind, f"{package}, {structure}" if several else structure) for (package, structure), kind in classes.items()
+    ]
+    legend = draw_legend(names) if len(classes) > 1 else ""
     about = (
-        "Seconds between two samples against the largest share of a resource of the device, both logarithmic. Circles "
-        "are designs that no other beats in rate, latency, share and loss; the line joins those that none beats in "
-        "rate and share."
+        "Time between two samples against the largest share of a resource of the device, both logarithmic. Full "
+        "circles are designs that no other beats in rate, latency, share and loss, pale ones those that no other of "
+        "their own family beats. The line joins those that none beats in rate and share."
     )
     drawing = f'<div class="card">{legend}<div class="canvas tall">{draw_designs(report)}</div></div>'
     return draw_section("Front", drawing, about)
@@ -99,12 +106,29 @@ def _units(report: SearchReport) -> str:
     if shown is None:
         return ""
     head = ("result", "unit", "folding", "busy", f"part of the {RESOURCES[shown.binding]}", *RESOURCES.values())
-    cells = "".join(f"<th>{escape(name)}</th>" for name in head)
-    rows = "".join(_unit(each, report) for each in report.layers)
-    table = f'<table class="units"><thead><tr>{cells}</tr></thead><tbody>{rows}</tbody></table>'
+    rows = (_unit(each, report) for each in report.layers)
     about = f"Folding: results x channels x taps in a cycle. {write_limiting(report)}."
     proof = f'<p class="soft small">{draw_prose(write_proof(report.proof))}</p>' if report.proof else ""
-    return draw_section("Units, in the order of the data", _card(table) + proof, about.replace("`", ""))
+    title = "Units, in the order of the data"
+    return draw_section(title, _card(_bars(head, rows, first_number=5)) + proof, about.replace("`", ""))
+
+
+def _program(report: SearchReport) -> str:
+    """What an engine computes, one after another."""
+    rows = (
+        f"<tr><td>{escape(each.layer)}</td><td>{draw_busy(each)}</td><td class=n>{each.cycles:,}</td></tr>"
+        for each in report.layers[1:]
+    )
+    table = _card(_bars(("result", "part of the time", "cycles"), rows, first_number=2))
+    return draw_section("Program, in its order", table, f"{write_limiting(report)}.".replace("`", ""))
+
+
+def _bars(head: Sequence[str], rows: Iterable[str], *, first_number: int) -> str:
+    """A table with bars in it."""
+    cells = "".join(
+        f"<th{' class=n' if at >= first_number else ''}>{escape(name)}</th>" for at, name in enumerate(head)
+    )
+    return f'<table class="units"><thead><tr>{cells}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
 
 
 def _unit(layer: LayerRow, report: SearchReport) -> str:
@@ -116,11 +140,23 @@ def _unit(layer: LayerRow, report: SearchReport) -> str:
 
 def _memories(report: SearchReport) -> str:
     rows = memory_rows(report)
-    about = "What synthesis makes of each memory. A line buffer is kept once for each tap that is read at a time."
+    about = "What synthesis makes of each memory. "
+    if report.shown and report.shown.engine:
+        about += "Those that are loaded have room for two models, each bank of data two copies."
+    else:
+        about += "A line buffer is kept once for each tap that is read at a time."
     return draw_section("Memory map", _card(draw_table(MEMORY_HEAD, rows, numbers=(2, 4))), about) if rows else ""
 
 
 def _front(report: SearchReport) -> str:
-    rows = [design_row(each) for each in report.front]
-    table = draw_table(FRONT_HEAD, rows, numbers=tuple(range(8)))
-    return draw_section("Designs that no other beats", _card(table)) if rows else ""
+    parts = (
+        ("Designs that no other beats", report.front),
+        ("Structures with none of these: their own fronts", beaten_fronts(report)),
+    )
+    return "".join(
+        draw_section(
+            title, _card(draw_table(FRONT_HEAD, [design_row(each, report) for each in rows], numbers=FRONT_NUMBERS))
+        )
+        for title, rows in parts
+        if rows
+    )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from stoker.core.units import format_seconds
 from stoker.records.deploy.search import DesignRow, LayerRow, SearchReport
-from stoker.ui.deploy.search_words import RESOURCES
+from stoker.ui.deploy.search_words import RESOURCES, write_structure
 from stoker.ui.drawing.fronts import (
     Axis,
     PlotPlace,
@@ -20,25 +20,28 @@ from stoker.ui.drawing.fronts import (
 from stoker.ui.html_page import BarPart, draw_bar
 
 _CLASSES = ("c5", "c1", "c3", "c0", "c4", "c2")
+_LEAST_LABEL = 0.25
+"""Part of a bar that has room for a figure."""
 _TICKS_S = tuple(digit * 10.0**power for power in range(-9, 3) for digit in (1, 2, 5))
 
 
-def package_classes(report: SearchReport) -> dict[str, str]:
-    """Class of each package, by its place among the families."""
-    names = dict.fromkeys(each.package for each in report.families)
+def family_classes(report: SearchReport) -> dict[tuple[str, str], str]:
+    """Class of each family, a package and a structure, that has designs, by its place."""
+    names = [(each.package, each.structure) for each in report.families if each.tried]
     return {name: _CLASSES[place] if place < len(_CLASSES) else "even" for place, name in enumerate(names)}
 
 
 def draw_designs(report: SearchReport) -> str:
     """Seconds between two samples against the share of the device: the front, the limits as lines, the pick."""
     shown = report.shown
-    rows = [*report.front, *([shown] if shown else [])]
+    own = [row for each in report.families for row in each.front]
+    rows = [*own, *([shown] if shown else [])]
     interval = 1 / report.limits.rate_per_s if report.limits.rate_per_s else None
     place = PlotPlace(
         Axis.over([*(1 / row.rate_per_s for row in rows), *([interval] if interval else [])]),
         Axis.over([*(100 * row.share for row in rows), 100.0]),
     )
-    classes = package_classes(report)
+    classes = family_classes(report)
     # Latency and loss are figures of the front, too: the stairs join what is left by these two.
     stairs: list[DesignRow] = []
     for row in report.front:
@@ -48,11 +51,14 @@ def draw_designs(report: SearchReport) -> str:
         draw_limits(place.x(interval) if interval else None, place.y(100.0), "rate", report.limits.device),
         _grid(place),
         draw_stairs(_at(row, place) for row in stairs),
-        *(_mark(row, place, f"best {classes[row.package]}", 6) for row in report.front),
+        *(_mark(row, place, f"dot {_class(row, classes)}", 5) for row in own if row not in report.front),
+        *(_mark(row, place, f"best {_class(row, classes)}", 6) for row in report.front),
+        *(_name(row, place) for row in own if row != shown),
+        draw_text(100, 100, "between two samples", dy=34, anchor="end"),
     ]
     if shown is not None:
         kind = "best" if report.pick else "best open"
-        body.append(_mark(shown, place, f"{kind} {classes[shown.package]}", 10))
+        body.append(_mark(shown, place, f"{kind} {_class(shown, classes)}", 10))
         x, y = _at(shown, place)
         right = x < 70
         body.append(
@@ -69,7 +75,7 @@ def draw_shares(layer: LayerRow, report: SearchReport) -> str:
     taken, whole = getattr(layer, shown.binding), getattr(shown, shown.binding)
     frac = taken / whole if whole else 0.0
     words = f"{layer.layer}: {taken:,.0f} of {whole:,.0f} {RESOURCES[shown.binding]}"
-    return draw_bar([BarPart("c5", frac, words, f"{100 * frac:.0f} %"), BarPart("rest", 1 - frac, words, "")])
+    return draw_bar([BarPart("c5", frac, words, _label(frac)), BarPart("rest", 1 - frac, words, "")])
 
 
 def draw_busy(layer: LayerRow) -> str:
@@ -77,7 +83,22 @@ def draw_busy(layer: LayerRow) -> str:
     frac = min(1.0, layer.busy_frac)
     words = f"{layer.layer}: {layer.cycles:,} cycles a sample"
     kind = "c0" if frac == 1.0 else "c1"
-    return draw_bar([BarPart(kind, frac, words, f"{100 * frac:.0f} %"), BarPart("rest", 1 - frac, words, "")])
+    return draw_bar([BarPart(kind, frac, words, _label(frac)), BarPart("rest", 1 - frac, words, "")])
+
+
+def _label(frac: float) -> str:
+    """Words in a part of a bar, where there is room for them."""
+    return f"{100 * frac:.0f} %" if frac >= _LEAST_LABEL else ""
+
+
+def _name(row: DesignRow, place: PlotPlace) -> str:
+    """The size of an engine, beside its mark."""
+    x, y = _at(row, place)
+    return draw_text(x, y, f"{row.engine['lanes']} lanes", dx=7, dy=-8) if row.engine else ""
+
+
+def _class(row: DesignRow, classes: dict[tuple[str, str], str]) -> str:
+    return classes[row.package, row.structure]
 
 
 def _at(row: DesignRow, place: PlotPlace) -> tuple[float, float]:
@@ -86,8 +107,8 @@ def _at(row: DesignRow, place: PlotPlace) -> tuple[float, float]:
 
 def _mark(row: DesignRow, place: PlotPlace, kind: str, radius: int) -> str:
     said = (
-        f"{row.package}, {row.structure}: {row.rate_per_s:,.0f} samples/s, {format_seconds(row.latency_s)} a sample, "
-        f"{100 * row.share:.0f} % of the {RESOURCES[row.binding]}"
+        f"{row.package} as {write_structure(row)}: {row.rate_per_s:,.0f} samples/s, "
+        f"{format_seconds(row.latency_s)} a sample, {100 * row.share:.0f} % of the {RESOURCES[row.binding]}"
     )
     return draw_mark(kind, *_at(row, place), radius, said)
 

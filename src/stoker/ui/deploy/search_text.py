@@ -8,13 +8,17 @@ from statistics import median
 from stoker.records.deploy.search import CalibrationReport, SearchReport
 from stoker.ui.blocks import join, titled, wrap
 from stoker.ui.deploy.search_words import (
-    FAMILY_HEAD,
     FRONT_HEAD,
+    FRONT_NUMBERS,
     LAYER_HEAD,
+    PROGRAM_HEAD,
     RESOURCES,
+    beaten_fronts,
     design_row,
-    family_row,
+    family_rows,
     layer_row,
+    program_row,
+    write_family,
     write_headline,
     write_limiting,
     write_limits,
@@ -42,14 +46,25 @@ def render_search(report: SearchReport, style: Style | None = None, command: str
     if report.proof is not None:
         facts.append(("proof", write_proof(report.proof)))
     facts += [("model", report.model), *(("note", note) for note in report.notes)]
-    layers = render_table(LAYER_HEAD, [layer_row(each) for each in report.layers], style, right=(3, 4, 5, 6, 7))
-    front = render_table(FRONT_HEAD, [design_row(each) for each in report.front], style, right=tuple(range(8)))
-    families = render_table(FAMILY_HEAD, [family_row(each) for each in report.families], style, right=(3,))
+    if shown and shown.engine:
+        title = "Program"
+        layers = render_table(PROGRAM_HEAD, [program_row(each) for each in report.layers[1:]], style, right=(1, 2))
+    else:
+        title = "Units"
+        layers = render_table(LAYER_HEAD, [layer_row(each) for each in report.layers], style, right=(3, 4, 5, 6, 7))
+    front, beaten = (
+        render_table(FRONT_HEAD, [design_row(each, report) for each in rows], style, right=FRONT_NUMBERS)
+        if rows
+        else []
+        for rows in (report.front, beaten_fronts(report))
+    )
+    families = [line for each in family_rows(report) for line in wrap(write_family(each), style, indent="    ")]
     blocks = (
         wrap(write_headline(report), style, 1),
         render_facts(facts, style),
-        titled("Units", layers, style),
-        titled("Front: designs that no other beats", front if report.front else [], style),
+        titled(title, layers, style),
+        titled("Front: designs that no other beats", front, style),
+        titled("Structures with none of these: their own fronts", beaten, style),
         titled("Families", families, style),
     )
     return join(blocks, style, command)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from stoker.core.units import format_seconds
 from stoker.records.deploy.search import DesignRow, FamilyRow, FoldingProof, LayerRow, SearchReport
 
 RESOURCES = {"luts": "LUTs", "flip_flops": "flip-flops", "dsps": "DSPs", "block_rams": "block RAMs"}
 FORMS = {"block": "block RAM", "distributed": "LUT RAM", "logic": "logic"}
-FRONT_HEAD = ("rate", "latency", "clock", "cycles", "LUTs", "flip-flops", "DSPs", "block RAMs", "share", "loss", "of")
+FRONT_HEAD = (
+    "design", "rate", "latency", "clock", "cycles", "LUTs", "flip-flops", "DSPs", "block RAMs", "share", "loss"
+)  # fmt: skip
+FRONT_NUMBERS = tuple(range(1, 9))
+"""Columns of the front with numbers."""
 FAMILY_HEAD = ("package", "structure", "scales by", "solved", "what became of it")
 LAYER_HEAD = ("result", "unit", "results x channels x taps", "busy", "LUTs", "flip-flops", "DSPs", "block RAMs")
+PROGRAM_HEAD = ("result", "part of the time", "cycles")
 MEMORY_HEAD = ("result", "memory", "words x bits", "form", "cells")
 
 
@@ -18,15 +25,20 @@ def write_headline(report: SearchReport) -> str:
     pick, nearest = report.pick, report.nearest
     if pick is not None:
         return (
-            f"Build {pick.package} as {pick.structure} with {pick.multipliers:,} multipliers: "
+            f"Build {pick.package} as {write_structure(pick)} with {pick.multipliers:,} multipliers: "
             f"{pick.rate_per_s:,.0f} samples/s, {format_seconds(pick.latency_s)} a sample, "
             f"{100 * pick.share:.0f} % of the {RESOURCES[pick.binding]} of {report.limits.device}."
         )
     assert nearest is not None, "what nothing fits has a nearest design"
     return (
         f"Nothing keeps the limits on {report.limits.device}. The nearest design, {nearest.package} as "
-        f"{nearest.structure}, has {'; '.join(report.misses)}."
+        f"{write_structure(nearest)}, has {'; '.join(report.misses)}."
     )
+
+
+def write_structure(row: DesignRow) -> str:
+    """The structure of a design, with the size of an engine."""
+    return f"an engine of {row.engine['lanes']} lanes" if row.engine else row.structure
 
 
 def write_limits(report: SearchReport) -> str:
@@ -55,6 +67,9 @@ def write_limiting(report: SearchReport) -> str:
     shown = report.shown
     if shown is None or not report.layers:
         return ""
+    if shown.engine:
+        slowest = max(report.layers[1:], key=lambda each: each.cycles)
+        return f"`{slowest.layer}` takes {slowest.cycles:,} of the {shown.cycles:,} cycles a sample"
     slowest = max(report.layers, key=lambda each: each.cycles)
     taken = max(report.layers, key=lambda each: getattr(each, shown.binding))
     return (
@@ -63,19 +78,52 @@ def write_limiting(report: SearchReport) -> str:
     )
 
 
-def design_row(row: DesignRow) -> list[str]:
+def design_row(row: DesignRow, report: SearchReport) -> list[str]:
     """Cells under :data:`FRONT_HEAD`."""
     return [
-        f"{row.rate_per_s:,.0f}/s", format_seconds(row.latency_s), f"{row.clock_mhz:.0f} MHz", f"{row.cycles:,}",
-        f"{row.luts:,.0f}", f"{row.flip_flops:,.0f}", f"{row.dsps:,}", f"{row.block_rams:,}",
-        f"{100 * row.share:.0f} % {RESOURCES[row.binding]}",
-        "-" if row.loss_frac is None else f"{100 * row.loss_frac:.2f} %", f"{row.package} ({row.structure})",
+        write_design(row, report), f"{row.rate_per_s:,.0f}/s", format_seconds(row.latency_s),
+        f"{row.clock_mhz:.0f} MHz", f"{row.cycles:,}", f"{row.luts:,.0f}", f"{row.flip_flops:,.0f}", f"{row.dsps:,}",
+        f"{row.block_rams:,}", f"{100 * row.share:.0f} % {RESOURCES[row.binding]}",
+        "-" if row.loss_frac is None else f"{100 * row.loss_frac:.2f} %",
     ]  # fmt: skip
+
+
+def write_design(row: DesignRow, report: SearchReport) -> str:
+    """The structure of a design, and its package where there are several."""
+    several = len({each.package for each in report.families}) > 1
+    size = f", {row.engine['lanes']} lanes" if row.engine else ""
+    return f"{row.package}, {row.structure}{size}" if several else f"{row.structure}{size}"
+
+
+def write_family(row: FamilyRow) -> str:
+    """What became of a family, in a sentence."""
+    how = f", results scaled by {row.requantiser}; {row.tried} designs solved for" if row.tried else ""
+    structure = "an engine" if row.structure == "engine" else row.structure
+    return f"{row.package} as {structure}{how}: {row.why or 'picked'}"
 
 
 def family_row(row: FamilyRow) -> list[str]:
     """Cells under :data:`FAMILY_HEAD`."""
-    return [row.package, row.structure, row.requantiser, f"{row.tried}", row.why or "picked"]
+    tried = f"{row.tried}" if row.tried else "-"
+    return [row.package, row.structure, row.requantiser or "-", tried, row.why or "picked"]
+
+
+def family_rows(report: SearchReport) -> list[FamilyRow]:
+    """What became of each family; packages that a structure refuses for one reason are one row."""
+    found: dict[tuple[str, ...], list[FamilyRow]] = {}
+    for each in report.families:
+        key = (each.package, each.structure) if each.tried else ("", each.structure, each.why)
+        found.setdefault(key, []).append(each)
+    return [
+        structs.replace(first, package=f"{first.package} and {len(others)} more") if others else first
+        for first, *others in found.values()
+    ]
+
+
+def beaten_fronts(report: SearchReport) -> list[DesignRow]:
+    """Designs of structures that have none in the whole front: those that no other of their own package beats."""
+    ahead = {row.structure for row in report.front}
+    return [row for each in report.families if each.structure not in ahead for row in each.front]
 
 
 def layer_row(row: LayerRow) -> list[str]:
@@ -86,15 +134,21 @@ def layer_row(row: LayerRow) -> list[str]:
     ]  # fmt: skip
 
 
+def program_row(row: LayerRow) -> list[str]:
+    """Cells under :data:`PROGRAM_HEAD`."""
+    return [row.layer, f"{100 * row.busy_frac:.1f} %", f"{row.cycles:,}"]
+
+
 def memory_rows(report: SearchReport) -> list[list[str]]:
-    """Cells under :data:`MEMORY_HEAD`; equal memories of a unit are one row."""
+    """Cells under :data:`MEMORY_HEAD`; equal memories of a unit are one row, and its name comes once."""
     rows: list[list[str]] = []
+    last = ""
     for layer in report.layers:
         for memory in dict.fromkeys(layer.memories):
             count = layer.memories.count(memory)
             times = f"{count} x " if count > 1 else ""
             cells = f"{count * memory.cells:,}" if memory.cells else "-"
-            rows.append(
-                [layer.layer, f"{times}{memory.use}", f"{memory.words:,} x {memory.bits}", FORMS[memory.form], cells]
-            )
+            name = "" if rows and layer.layer == last else layer.layer
+            last = layer.layer
+            rows.append([name, f"{times}{memory.use}", f"{memory.words:,} x {memory.bits}", FORMS[memory.form], cells])
     return rows

@@ -5,13 +5,18 @@ Pure: the same graph and engine give the same program. What does not fit is refu
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.rtl.engine import moves, rows, sums
 from stoker.deploy.rtl.engine.context import ProgramContext
 from stoker.deploy.rtl.engine.drafts import too_small
 from stoker.deploy.rtl.engine.image import ModelImage
-from stoker.deploy.rtl.engine.shape import FETCH_WORDS, INSTRUCTION_WORDS, EngineShape
+from stoker.deploy.rtl.engine.shape import ADDRESS_BITS, FETCH_WORDS, INSTRUCTION_WORDS, EngineShape
+
+_LEAST_WORDS = 16
+"""Of a memory: fewer save nothing on an FPGA."""
 
 
 def compiled(graph: IntegerGraph, shape: EngineShape) -> ModelImage:
@@ -34,9 +39,40 @@ def compiled(graph: IntegerGraph, shape: EngineShape) -> ModelImage:
     found = ModelImage(
         shape=shape, instructions=instructions, operations=operations, weights=tuple(to.image.weights),
         tables=tuple(to.image.tables), scales=tuple(to.image.scales),
+        data_words=to.drafting.words(to.drafting.addresses()),
     )  # fmt: skip
     _check_room(found)
     return found
+
+
+def least_engine(graph: IntegerGraph, lanes: int) -> ModelImage:
+    """A model on the engine of so many lanes whose memories are just large enough for it.
+
+    Args:
+        graph: sound, as ``checked`` says.
+        lanes: of the engine.
+
+    Raises:
+        ValueError: no engine has the room, or an operation has numbers that engines have no place for.
+    """
+    most = (1 << ADDRESS_BITS) // lanes
+    found = compiled(
+        graph,
+        EngineShape(
+            lanes=lanes, data_words=most, weight_words=most, table_words=most, scale_words=most, instructions=most
+        ),
+    )
+    shape = EngineShape(
+        lanes=lanes, data_words=_room(found.data_words), weight_words=_room(len(found.weights)),
+        table_words=_room(len(found.tables)), scale_words=_room(len(found.scales)),
+        instructions=_room(len(found.instructions)),
+    )  # fmt: skip
+    return replace(found, shape=shape)
+
+
+def _room(words: int) -> int:
+    """The next power of two."""
+    return max(_LEAST_WORDS, 1 << (words - 1).bit_length())
 
 
 def _operation(to: ProgramContext, operation: op.Operation) -> None:

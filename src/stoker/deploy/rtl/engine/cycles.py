@@ -40,3 +40,11 @@ def instruction_cycles(instruction: Instruction, lanes: int) -> int:
 def sample_cycles(image: ModelImage) -> int:
     """Cycles of a sample, from the first word of one to that of the next."""
     return 1 + sum(instruction_cycles(each, image.shape.lanes) for each in image.instructions)
+
+
+def cycles_by_value(image: ModelImage) -> dict[str, int]:
+    """Cycles of a sample that each value of a model takes, in the order in which they are computed."""
+    found: dict[str, int] = {}
+    for instruction, name in zip(image.instructions, image.operations, strict=True):
+        found[name] = found.get(name, 0) + instruction_cycles(instruction, image.shape.lanes)
+    return found

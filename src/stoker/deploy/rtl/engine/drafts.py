@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from msgspec import structs
@@ -111,10 +111,14 @@ class Drafting:
                     break
                 address = max(address, high)
             found[name] = address
-        most = max((found[name] - (-self.sizes[name] // lanes) * lanes for name in found), default=0)
-        if most > self.shape.data_words * lanes:
-            raise ValueError(too_small("data", -(-most // lanes), self.shape.data_words))
+        if (most := self.words(found)) > self.shape.data_words:
+            raise ValueError(too_small("data", most, self.shape.data_words))
         return found
+
+    def words(self, addresses: Mapping[str, int]) -> int:
+        """Words of data memory up to the end of the last buffer."""
+        lanes = self.shape.lanes
+        return max((-(-(at + self.sizes[name]) // lanes) for name, at in addresses.items()), default=0)
 
     def instructions(self) -> tuple[tuple[Instruction, ...], tuple[str, ...]]:
         """The program, and the value that each instruction helps to compute. Errors of `addresses`."""

@@ -76,6 +76,7 @@ class ModelImage:
         weights: (columns, rows) of each word.
         tables: (lanes,) of each word.
         scales: biases of all lanes, then factors, of each word.
+        data_words: of data memory that the program uses.
     """
 
     shape: EngineShape
@@ -84,6 +85,7 @@ class ModelImage:
     weights: tuple[Integers, ...]
     tables: tuple[Integers, ...]
     scales: tuple[tuple[int, ...], ...]
+    data_words: int
 
     @property
     def memories(self) -> dict[str, tuple[int, ...]]:

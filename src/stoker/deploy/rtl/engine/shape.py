@@ -21,7 +21,8 @@ LEVELS = 7
 INSTRUCTION_WORDS = 32
 FETCH_WORDS = 4
 """Words of an instruction that are read in a cycle."""
-_LANES = (2, 4, 8, 16)
+LANES = (2, 4, 8, 16)
+"""Sizes that an array can have."""
 
 
 class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,8 +45,8 @@ class EngineShape(msgspec.Struct, frozen=True, kw_only=True):
     instructions: int = 128
 
     def __post_init__(self) -> None:
-        if self.lanes not in _LANES:
-            raise ValueError(f"`lanes` must be one of {', '.join(map(str, _LANES))}, got {self.lanes}")
+        if self.lanes not in LANES:
+            raise ValueError(f"`lanes` must be one of {', '.join(map(str, LANES))}, got {self.lanes}")
         for name in ("data_words", "weight_words", "table_words", "scale_words", "instructions"):
             found = getattr(self, name)
             if found < 2 or found & (found - 1):
