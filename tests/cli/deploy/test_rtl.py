@@ -46,6 +46,23 @@ def test_a_folding_of_ones_own(package: Path, tmp_path: Path, capsys: pytest.Cap
         rtl.main([*arguments, "--fold", "nothing=1x1"])
 
 
+def test_weights_in_the_circuit(package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    last = residual_digits().operations[-1].output
+    arguments = [str(package), "--out", str(tmp_path / "rtl")]
+    assert rtl.main([*arguments, "--constant", f"{last}=5", "--json"]) == 0
+    found = {each["layer"]: (each["kind"], each["fold"]) for each in json.loads(capsys.readouterr().out)["layers"]}
+    assert found[last] == ("constant_unit", "5 x 32 x 1")
+    assert rtl.main([*arguments, "--constant", last, "--json"]) == 0
+    found = {each["layer"]: each["fold"] for each in json.loads(capsys.readouterr().out)["layers"]}
+    assert found[last] == "10 x 32 x 1"
+    with pytest.raises(ConfigError, match=rf"`constant`: results of {last} must divide its 10 channels, got 3"):
+        rtl.main([*arguments, "--constant", f"{last}=3"])
+    with pytest.raises(ConfigError, match=r"`constant` must name a layer of .*, got nothing"):
+        rtl.main([*arguments, "--constant", "nothing"])
+    with pytest.raises(ConfigError, match="`--constant` is of a dataflow design"):
+        rtl.main([*arguments, "--constant", last, "--structure", "engine"])
+
+
 def test_bounds_that_cannot_be_kept(package: Path, tmp_path: Path) -> None:
     arguments = [str(package), "--out", str(tmp_path / "rtl")]
     with pytest.raises(ConfigError, match=r"`multipliers` must be at least 5, one a layer, got 4"):

@@ -67,7 +67,7 @@ def write_on_engine(package: IntegerPackage, arguments: argparse.Namespace) -> i
     Raises:
         ConfigError: an option has a wrong value, or the model does not fit.
     """
-    for name in ("multipliers", "cycles", "fold", "folding", "least_fifos", "updatable"):
+    for name in ("multipliers", "cycles", "fold", "folding", "constant", "least_fifos", "updatable"):
         if getattr(arguments, name):
             raise ConfigError(f"`--{name.replace('_', '-')}` is of a dataflow design; leave it out for an engine")
     try:

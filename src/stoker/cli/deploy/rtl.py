@@ -20,6 +20,7 @@ from stoker.ui.deploy.hardware_text import render_design
 from stoker.ui.terminal import style_for
 
 _FOLD = re.compile(r"(?P<layer>.+)=(?P<pe>[0-9]+)x(?P<lanes>[0-9]+)(?:x(?P<taps>[0-9]+))?", re.ASCII)
+_CONSTANT = re.compile(r"(?P<layer>.+?)(?:=(?P<results>[0-9]+))?", re.ASCII)
 _EPILOG = """\
 A layer's unit computes RESULTS x CHANNELS x TAPS products in a cycle. The design takes AXI4-Streams, one for each input
 and output, and an AXI4-Lite port with counters and a watchdog; design.json says what they carry.
@@ -27,6 +28,7 @@ examples:
   stoker deploy rtl digits.pkg --out rtl                       the fastest within 24 multipliers
   stoker deploy rtl digits.pkg --out rtl --cycles 1024         the smallest with 1,024 cycles a sample
   stoker deploy rtl digits.pkg --out rtl --fold conv2=4x8x3
+  stoker deploy rtl digits.pkg --out rtl --constant dense=4    its weights in the circuit, four results in a cycle
   stoker deploy rtl digits.pkg --out rtl --folding search.json what `stoker deploy search --out` picked
   stoker deploy rtl digits.pkg --out rtl --structure engine    a program of an engine that runs any model"""
 
@@ -47,11 +49,11 @@ def main(argv: list[str]) -> int:
         searched = read_foldings(arguments.folding, package.digest) if arguments.folding else {}
         foldings = chosen_foldings(
             package.graph, multipliers=arguments.multipliers, cycles=arguments.cycles,
-            given=searched | dict(arguments.fold),
+            given=searched | dict(arguments.fold), constant=dict(arguments.constant),
         )  # fmt: skip
         found = design(
             package.graph, foldings, arguments.out, package.digest, "least" if arguments.least_fifos else "full",
-            updatable=arguments.updatable,
+            updatable=arguments.updatable, constant=[name for name, _ in arguments.constant],
         )  # fmt: skip
     except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from None
@@ -84,6 +86,11 @@ def _parser() -> Parser:
         "--fold", type=_fold, action="append", default=[], metavar="LAYER=RxC[xT]",
         help="results, channels and taps of a layer in a cycle, by the name of its result; may be repeated",
     )  # fmt: skip
+    add(
+        "--constant", type=_constant, action="append", default=[], metavar="LAYER[=R]",
+        help="a layer whose weights become part of the circuit: additions, no multipliers and memories; R results "
+        "in a cycle (default: all of a window); may be repeated",
+    )  # fmt: skip
     add("--least-fifos", action="store_true", help="FIFOs that never stop a sample, but may hold up a branch")
     add("--updatable", action="store_true", help="takes other weights while it runs; doubles the memories")
     add("--json", action="store_true", help="print it for programs")
@@ -96,3 +103,10 @@ def _fold(text: str) -> tuple[str, Folding]:
     if found is None:
         raise argparse.ArgumentTypeError(f"must be LAYER=RESULTSxCHANNELS[xTAPS] such as conv2=4x8x3, got {text!r}")
     return found["layer"], Folding(int(found["pe"]), int(found["lanes"]), int(found["taps"] or 1))
+
+
+def _constant(text: str) -> tuple[str, int | None]:
+    found = _CONSTANT.fullmatch(text)
+    if found is None or "=" in found["layer"]:
+        raise argparse.ArgumentTypeError(f"must be LAYER or LAYER=RESULTS such as dense=4, got {text!r}")
+    return found["layer"], int(found["results"]) if found["results"] else None

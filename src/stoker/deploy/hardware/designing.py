@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Literal
 
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.rtl.banks import update_words
-from stoker.deploy.rtl.folding import Folding, balanced, folded, works_of
+from stoker.deploy.rtl.folding import Folding, balanced, constant_folding, folded, works_of
 from stoker.deploy.rtl.generate import write_design
 from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.rtl.structure import Structure
@@ -20,7 +20,7 @@ MULTIPLIERS = 24
 
 def chosen_foldings(
     graph: IntegerGraph, *, multipliers: int | None = None, cycles: int | None = None,
-    given: Mapping[str, Folding] | None = None,
+    given: Mapping[str, Folding] | None = None, constant: Mapping[str, int | None] | None = None,
 ) -> dict[str, Folding]:  # fmt: skip
     """A folding for each layer that has an array.
 
@@ -29,12 +29,17 @@ def chosen_foldings(
         multipliers: of all arrays; the fastest design within them. :data:`MULTIPLIERS` if nothing is asked for.
         cycles: of a sample instead: the fewest multipliers that are as fast.
         given: foldings of some layers, which stay as they are.
+        constant: results in a cycle of layers whose weights are part of the circuit, which have no multipliers in their
+            arrays; None for all results.
 
     Raises:
         ValueError: a bound cannot be kept, or an operation or layer has no such unit.
     """
-    works = works_of(graph)
-    fixed = dict(given or {})
+    works, fixed = works_of(graph), dict(given or {})
+    for name, results in (constant or {}).items():
+        if name not in works:
+            raise ValueError(f"`constant` must name a layer of {', '.join(works)}, got {name}")
+        fixed[name] = constant_folding(name, works[name], results)
     for name, folding in fixed.items():
         if name not in works:
             raise ValueError(f"`fold` must name a layer of {', '.join(works)}, got {name}")
@@ -45,14 +50,14 @@ def chosen_foldings(
         return fixed
     if cycles is not None:
         return folded(free, cycles) | fixed
-    spent = sum(works[name].multipliers(folding) for name, folding in fixed.items())
+    spent = sum(works[name].multipliers(folding) for name, folding in fixed.items() if name not in (constant or {}))
     most = (max(MULTIPLIERS, len(works)) if multipliers is None else multipliers) - spent
     return balanced(free, most) | fixed
 
 
 def design(
     graph: IntegerGraph, foldings: Mapping[str, Folding], folder: Path, source: str = "",
-    fifos: Literal["full", "least"] = "full", updatable: bool = False,
+    fifos: Literal["full", "least"] = "full", updatable: bool = False, constant: Collection[str] = (),
 ) -> DesignSummary:  # fmt: skip
     """Writes a design, and says what it is.
 
@@ -63,12 +68,13 @@ def design(
         source: digest of the package; kept in the design, and readable from it.
         fifos: depths for full speed, or the least that never stop.
         updatable: whether another model's numbers can be brought into it while it runs; doubles its memories.
+        constant: layers whose weights are part of the circuit.
 
     Raises:
-        ValueError: an operation has no unit.
+        ValueError: an operation has no unit, or a layer's weights can not be part of the circuit.
         OSError: the folder cannot be written.
     """
-    structure = lower(graph, foldings, fifos=fifos, updatable=updatable)
+    structure = lower(graph, foldings, fifos=fifos, updatable=updatable, constant=constant)
     write_design(structure, folder, source)
     return summary(structure, foldings, folder)
 

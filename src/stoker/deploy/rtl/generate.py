@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from stoker.deploy.rtl.banks import BANKED, chain_cycles, update_words
+from stoker.deploy.rtl.constant_text import array_texts
 from stoker.deploy.rtl.structure import Structure
 from stoker.deploy.rtl.top_text import TOP, number_bytes, top_text, watchdog_cycles
 from stoker.deploy.rtl.update_text import DIGEST_FILE, SWITCH_CYCLES
@@ -87,12 +88,14 @@ def design_files(structure: Structure, source: str = "") -> dict[str, str]:
     """
     top = f"{TOP}.sv"
     texts = {name: memory.text() for node in structure.nodes.values() for name, memory in node.memories.items()}
+    own = array_texts(structure.constants)
+    texts |= own
     if not source:
         source = _digest(texts | {top: top_text(structure, "0" * 8)})
     texts[top] = top_text(structure, source)
     if structure.updatable:
         texts[DIGEST_FILE] = f"{source[:8]}\n"
-    order: list[str] = []
+    order = list(own)
     for name in dict.fromkeys(node.module for node in structure.nodes.values() if node.module):
         _collect(name, texts, order, updatable=structure.updatable)
     gates = ["sample_gate"] if structure.updatable else []
@@ -165,8 +168,10 @@ def _collect(name: str, texts: dict[str, str], order: list[str], *, updatable: b
     file = f"{name}.sv"
     if file in order:
         return
-    whole = resources.files("stoker.deploy.rtl").joinpath("units", file).read_text(encoding="utf-8")
-    text = texts[file] = _chosen(whole, updatable=updatable)
+    if file not in texts:
+        whole = resources.files("stoker.deploy.rtl").joinpath("units", file).read_text(encoding="utf-8")
+        texts[file] = _chosen(whole, updatable=updatable)
+    text = texts[file]
     for used in _USES.findall(text):
         if used not in (name, "module"):
             _collect(used, texts, order, updatable=updatable)
