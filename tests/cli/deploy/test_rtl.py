@@ -10,7 +10,7 @@ from stoker.core.errors import ConfigError
 from stoker.deploy.package.folder import write_package
 from stoker.deploy.rtl.engine.files import read_engine
 from stoker.deploy.rtl.generate import read_design
-from tests.deploy.rtl.nets import NetBuilder, residual_digits
+from tests.deploy.rtl.nets import NetBuilder, residual_digits, tower
 
 
 @pytest.fixture
@@ -149,3 +149,21 @@ def test_an_engine_with_another_package_is_refused(package: Path, tmp_path: Path
     assert rtl.main([str(other), "--out", str(out), "--structure", "engine"]) == 0
     with pytest.raises(ConfigError, match=r"was made from another; write it again with .* --structure engine`"):
         verify.main([str(package), "--design", str(out)])
+
+
+def test_tables_without_room_stay_on_the_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = tower(1)
+    write_package(tmp_path / "tower.pkg", graph, "tower")
+    arguments = [str(tmp_path / "tower.pkg"), "--out", str(tmp_path / "rtl")]
+    assert rtl.main([*arguments, "--table-room", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "1 of 3 stay on the host: 0.7 kbit less on the chip, where samples take" in shown
+    (away,) = read_design(tmp_path / "rtl").host_tables
+    assert away in {end.port for end in read_design(tmp_path / "rtl").inputs}
+    assert rtl.main([*arguments, "--table-room", "0", "--json"]) == 0
+    assert all(each["on_host"] for each in json.loads(capsys.readouterr().out)["tables"])
+    assert not list((tmp_path / "rtl").glob("*_entries.hex"))
+    with pytest.raises(ConfigError, match=r"must have its tables on the chip, got .* on the host; leave out"):
+        rtl.main([*arguments, "--table-room", "0", "--updatable"])
+    with pytest.raises(ConfigError, match="`--table-room` is of a dataflow design"):
+        rtl.main([*arguments, "--table-room", "0", "--structure", "engine"])

@@ -34,8 +34,9 @@ def test_outputs_cycles_and_a_short_fifo(tmp_path: Path) -> None:
     graph = together(parts)
     # Two layers with their weights in the circuit: one gives two of its four results in a cycle, one all.
     constant = {first: Folding(2, 4, 9), result: Folding(6, right.values[pooled].elements, 1)}
-    structure = lower(graph, random_foldings(graph, 1) | constant, constant=constant)
-    name, depth = _skip_of(lower(graph, random_foldings(graph, 1), fifos="least"), "short_")
+    foldings = random_foldings(graph, 1) | constant
+    structure = lower(graph, foldings, constant=constant)
+    name, depth = _skip_of(lower(graph, foldings, fifos="least", constant=constant), "short_")
     live = LiveDesign(graph, with_depth(structure, name, depth - 1), tmp_path / "design")
 
     inputs = random_samples(graph, SAMPLES, 0)

@@ -13,6 +13,8 @@ from stoker.cli.deploy.engine_options import add_engine_options, refuse_engine_o
 from stoker.cli.output import print_json
 from stoker.core.errors import ConfigError
 from stoker.deploy.hardware.designing import MULTIPLIERS, chosen_foldings, design
+from stoker.deploy.hardware.host_tables import on_host, tables_of
+from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.package.folder import read_package
 from stoker.deploy.rtl.folding import Folding
 from stoker.deploy.search.report import read_foldings
@@ -54,6 +56,7 @@ def main(argv: list[str]) -> int:
         found = design(
             package.graph, foldings, arguments.out, package.digest, "least" if arguments.least_fifos else "full",
             updatable=arguments.updatable, constant=[name for name, _ in arguments.constant],
+            host_tables=_host_tables(package.graph, arguments.table_room),
         )  # fmt: skip
     except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from None
@@ -91,6 +94,11 @@ def _parser() -> Parser:
         help="a layer whose weights become part of the circuit: additions, no multipliers and memories; R results "
         "in a cycle (default: all of a window); may be repeated",
     )  # fmt: skip
+    add(
+        "--table-room", type=whole(0), metavar="KBIT",
+        help="for tables of embeddings on the chip; what has no room stays on the host, which sends its rows: those "
+        "tables that cost the fewest bytes a sample (default: all on the chip)",
+    )  # fmt: skip
     add("--least-fifos", action="store_true", help="FIFOs that never stop a sample, but may hold up a branch")
     add("--updatable", action="store_true", help="takes other weights while it runs; doubles the memories")
     add("--json", action="store_true", help="print it for programs")
@@ -110,3 +118,7 @@ def _constant(text: str) -> tuple[str, int | None]:
     if found is None or "=" in found["layer"]:
         raise argparse.ArgumentTypeError(f"must be LAYER or LAYER=RESULTS such as dense=4, got {text!r}")
     return found["layer"], int(found["results"]) if found["results"] else None
+
+
+def _host_tables(graph: IntegerGraph, room_kbit: int | None) -> list[str] | None:
+    return None if room_kbit is None else on_host(tables_of(graph), 1000 * room_kbit)

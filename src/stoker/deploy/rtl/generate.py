@@ -77,6 +77,8 @@ class DesignDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Depths in words of those in front of joins, in the order of the design's flags."""
     updates: DesignUpdates | None = None
     """None where another model is another design."""
+    host_tables: tuple[str, ...] = ()
+    """Layers of the model whose tables stay on the host: their rows are inputs."""
 
 
 def design_files(structure: Structure, source: str = "") -> dict[str, str]:
@@ -105,7 +107,7 @@ def design_files(structure: Structure, source: str = "") -> dict[str, str]:
         digest=_digest(texts), source=source, top=TOP, files=(*order, top),
         inputs=ends_of(structure, inputs=True), outputs=ends_of(structure, inputs=False), cycles=structure.cycles,
         multipliers=structure.multipliers, watchdog_cycles=watchdog_cycles(structure), fifos=structure.fifos,
-        updates=updates_of(structure) if structure.updatable else None,
+        updates=updates_of(structure) if structure.updatable else None, host_tables=structure.host_tables,
     )  # fmt: skip
     return texts | {DESCRIPTION: msgspec.json.format(msgspec.json.encode(description)).decode() + "\n"}
 

@@ -131,12 +131,14 @@ class Structure:
         inputs: ends where samples enter.
         outputs: ends where results leave.
         updatable: whether memories have two banks, one of which takes another model's numbers.
+        host_tables: values of the model that the host makes, and that are inputs here.
     """
 
     nodes: Mapping[str, DesignNode]
     inputs: tuple[End, ...]
     outputs: tuple[End, ...]
     updatable: bool = False
+    host_tables: tuple[str, ...] = ()
 
     def stream(self, end: End) -> WordStream:
         """The words of an end."""
