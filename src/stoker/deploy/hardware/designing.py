@@ -83,8 +83,8 @@ def design(
     """
     if updatable and host_tables:
         raise ValueError(
-            f"an updatable design must have its tables on the chip, got {', '.join(host_tables)} on the host; leave out "
-            "`--table-room` or `--updatable`"
+            f"an updatable design must have its tables on the chip, got {', '.join(host_tables)} on the host; "
+            "leave out `--table-room` or `--updatable`"
         )
     own = device_graph(graph, host_tables or ())
     structure = lower(own, foldings, fifos=fifos, updatable=updatable, constant=constant)

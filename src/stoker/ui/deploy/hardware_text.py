@@ -22,11 +22,9 @@ def render_design(found: DesignSummary, style: Style | None = None) -> str:
     if (size := found.update_bytes) is not None:
         facts.append(("update", f"{size:,} bytes in {size // 4:,} cycles; memories have two banks"))
     if away := [each for each in found.tables if each.on_host]:
-        bits = sum(each.bits for each in away)
-        facts.append(
-            ("tables", f"{len(away)} of {len(found.tables)} stay on the host: {bits / 1000:,.1f} kbit less on the chip, "
-             f"where samples take {found.whole_cycles:,} cycles")
-        )  # fmt: skip
+        kbit = sum(each.bits for each in away) / 1000
+        facts.append(("on the host", f"{len(away)} of {len(found.tables)} tables: {kbit:,.1f} kbit less on the chip"))
+        facts.append(("", f"with these on the chip, a sample takes {found.whole_cycles:,} cycles"))
     rows = [
         [each.layer, each.kind, each.fold, f"{each.multipliers:,}", f"{each.cycles:,}",
          f"{100 * each.cycles / found.cycles:.0f} %"]
