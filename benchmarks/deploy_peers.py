@@ -74,17 +74,20 @@ def measure(options: Options) -> Report:
     later: list[float] = []
     differing = 0
     for layer in _layers(options):
-        own = _own(layer)
         samples = np.random.default_rng(0).integers(*_ends(layer), (200, layer.weights.shape[1]), endpoint=True)
-        differing += int((own[1].computed(samples) != samples @ layer.weights.T).sum())
-        luts = None if options.size == "tiny" else _luts(own[0])
-        rows.append([layer.name, "stoker", f"{own[0].additions:,}", f"{own[0].cycles}", *_shown(luts)])
+        kept: dict[int, tuple[_Found, tuple[int, int] | None]] = {}
         for depth, told in ((_ANY_DEPTH, "da4ml"), (_LEAST_DEPTH, "da4ml, least depth")):
             peer = _da4ml(layer, depth, samples)
-            theirs = None if luts is None else _luts(peer)
-            rows.append(["", told, f"{peer.additions:,}", f"{peer.cycles}", *_shown(theirs)])
-            over.append(own[0].additions / peer.additions if luts is None or theirs is None else luts[0] / theirs[0])
-            later.append(own[0].cycles / peer.cycles)
+            theirs = None if options.size == "tiny" else _luts(peer)
+            if peer.cycles not in kept:
+                own, sums = _own(layer, peer.cycles)
+                differing += int((sums.computed(samples) != samples @ layer.weights.T + layer.biases).sum())
+                kept[peer.cycles] = own, None if theirs is None else _luts(own)
+            own, luts = kept[peer.cycles]
+            rows.append([layer.name if depth == _ANY_DEPTH else "", told, *_shown(peer, theirs)])
+            rows.append(["", "stoker, no deeper", *_shown(own, luts)])
+            over.append(own.additions / peer.additions if luts is None or theirs is None else luts[0] / theirs[0])
+            later.append(own.cycles / peer.cycles)
     report.table(["layer", "by", "additions", "cycles", "LUTs", "flip-flops"], rows)
     report.note(f"synthesised by yosys for {_DEVICE}; a carry cell counts as two LUTs; biases included on both sides")
     report.at_most("differing", "sums that differ", [float(differing)], 0, 0)
@@ -124,18 +127,16 @@ def _ends(layer: _Layer) -> tuple[int, int]:
     return (-(1 << layer.bits - 1), (1 << layer.bits - 1) - 1) if layer.signed else (0, (1 << layer.bits) - 1)
 
 
-def _own(layer: _Layer) -> tuple[_Found, Any]:
+def _own(layer: _Layer, levels: int) -> tuple[_Found, Any]:
     from stoker.deploy.rtl.constant_sums import constant_sums
     from stoker.deploy.rtl.constant_text import sums_lines
     from stoker.deploy.rtl.structure import ConstantLayer
 
-    sums = constant_sums(layer.weights, [_ends(layer)] * layer.weights.shape[1])
-    made = ConstantLayer(
-        sums=sums, biases=tuple(int(each) for each in layer.biases), in_bits=layer.bits, acc_bits=layer.acc_bits
-    )
+    biases = [int(each) for each in layer.biases]
+    sums = constant_sums(layer.weights, [_ends(layer)] * layer.weights.shape[1], biases, levels=levels)
+    made = ConstantLayer(sums=sums, in_bits=layer.bits, acc_bits=layer.acc_bits)
     text = "\n".join([*sums_lines(made, "sums"), ""])
-    # With the addition of the bias, and a register behind each level of additions.
-    return _Found({"sums.sv": text}, "sums", sums.levels + 1, len(sums.sums) + int((layer.biases != 0).sum())), sums
+    return _Found({"sums.sv": text}, "sums", sums.levels, len(sums.sums)), sums
 
 
 def _da4ml(layer: _Layer, depth: int, samples: NDArray[np.int64]) -> _Found:
@@ -153,7 +154,7 @@ def _da4ml(layer: _Layer, depth: int, samples: NDArray[np.int64]) -> _Found:
         model.write()
         files = [each for each in sorted(Path(name, "src").rglob("*.v")) if "wrapper" not in each.name]
         texts = {each.name: each.read_text() for each in files}
-    # Its registers are before each stage and behind the last; ours are behind each level alone.
+    # Its registers are before each stage and behind the last; ours are behind each level alone, so stages count.
     stages = sum(1 for text in texts if "_stage" in text)
     return _Found(texts, "sums", stages, sum(each.opcode in (0, 1, 4) for each in logic.ops))
 
@@ -166,8 +167,9 @@ def _luts(found: _Found) -> tuple[int, int]:
     return cells.luts, cells.flip_flops
 
 
-def _shown(luts: tuple[int, int] | None) -> list[str]:
-    return ["-", "-"] if luts is None else [f"{each:,}" for each in luts]
+def _shown(found: _Found, luts: tuple[int, int] | None) -> list[str]:
+    cells = ["-", "-"] if luts is None else [f"{each:,}" for each in luts]
+    return [f"{found.additions:,}", f"{found.cycles}", *cells]
 
 
 def _hls4ml(report: Report, options: Options) -> None:

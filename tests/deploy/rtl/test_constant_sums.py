@@ -25,25 +25,27 @@ def matrices(draw: st.DrawFn) -> tuple[np.ndarray, list[tuple[int, int]], np.ran
     return weights, [ends[int(at)] for at in random.integers(0, len(ends), inputs)], random
 
 
-@given(matrices())
+@given(matrices(), st.booleans())
 @settings(max_examples=150)
-def test_sums_are_the_products_and_stay_within_their_ends(made: tuple) -> None:
+def test_sums_are_the_products_and_stay_within_their_ends(made: tuple, with_biases: bool) -> None:
     weights, inputs, random = made
-    found = constant_sums(weights, inputs)
+    biases = [int(each) for each in random.integers(-5000, 5000, len(weights))] if with_biases else []
+    found = constant_sums(weights, inputs, biases)
     low, high = (np.array(each) for each in zip(*inputs, strict=True))
     samples = random.integers(low, high + 1, (20, len(inputs)))
     # What makes each output least and largest, too.
     extremes = [np.where((weights > 0) == largest, high, low) for largest in (True, False)]
     samples = np.concatenate([samples, *extremes])
-    assert (found.computed(samples) == samples @ weights.T).all()
-    values = list(samples.T)
+    assert (found.computed(samples) == samples @ weights.T + (biases or 0)).all()
+    assert not biases or all(each.value is not None and not (each.minus or each.shift) for each in found.outputs)
+    values = [*samples.T, *(np.full(len(samples), each) for each in biases)]
     for at, each in enumerate(found.sums):
         right = values[each.right] << each.shift
         values.append(values[each.left] - right if each.minus else values[each.left] + right)
         assert each.low <= values[-1].min()
         assert values[-1].max() <= each.high
         assert each.level == 1 + max(found.level(each.left), found.level(each.right))
-        assert max(each.left, each.right) < len(inputs) + at
+        assert max(each.left, each.right) < found.given + at
 
 
 @given(matrices(), st.integers(0, 6))

@@ -25,7 +25,7 @@ class SharedSum:
     """An addition: ``left ± (right << shift)``.
 
     Attributes:
-        left: a value: an input, or an addition before; inputs come first in the order of values.
+        left: a value: an input, a constant, or an addition before, in this order.
         right: the same.
         shift: of the right one.
         minus: whether it is subtracted.
@@ -63,13 +63,20 @@ class ConstantSums:
 
     Attributes:
         inputs: their ends, least and largest.
+        constants: numbers that are added, such as biases.
         sums: in an order in which each comes after those that it reads.
         outputs: one for each row of the matrix.
     """
 
     inputs: tuple[tuple[int, int], ...]
+    constants: tuple[int, ...]
     sums: tuple[SharedSum, ...]
     outputs: tuple[OutputTerm, ...]
+
+    @property
+    def given(self) -> int:
+        """Values that are no additions: inputs, then constants."""
+        return len(self.inputs) + len(self.constants)
 
     @property
     def levels(self) -> int:
@@ -85,16 +92,18 @@ class ConstantSums:
         """The least and the largest number that a value can be."""
         if value < len(self.inputs):
             return self.inputs[value]
-        found = self.sums[value - len(self.inputs)]
+        if value < self.given:
+            return (self.constants[value - len(self.inputs)],) * 2
+        found = self.sums[value - self.given]
         return found.low, found.high
 
     def level(self, value: int) -> int:
         """Of a value."""
-        return 0 if value < len(self.inputs) else self.sums[value - len(self.inputs)].level
+        return 0 if value < self.given else self.sums[value - self.given].level
 
     def computed(self, inputs: NDArray[np.int64]) -> NDArray[np.int64]:
         """What they give: (samples, inputs) to (samples, outputs)."""
-        values = list(inputs.T)
+        values = [*inputs.T, *(np.full(len(inputs), each, np.int64) for each in self.constants)]
         for each in self.sums:
             right = values[each.right] << each.shift
             values.append(values[each.left] - right if each.minus else values[each.left] + right)
@@ -104,23 +113,26 @@ class ConstantSums:
 
 
 def constant_sums(
-    weights: NDArray[np.int64], inputs: Sequence[tuple[int, int]], *, levels: int | None = None
-) -> ConstantSums:
-    """Additions for a matrix.
+    weights: NDArray[np.int64], inputs: Sequence[tuple[int, int]], biases: Sequence[int] = (), *,
+    levels: int | None = None,
+) -> ConstantSums:  # fmt: skip
+    """Additions for a matrix. With biases, no output is shifted or negative.
 
     Args:
         weights: (outputs, inputs).
         inputs: the least and the largest number of each.
+        biases: of the outputs; without any, products alone.
         levels: of adders at most; the fewest that each output alone needs are always allowed. Any number by default.
     """
-    work = _Sharing([_Value(0, low, high) for low, high in inputs], levels)
-    for row in weights:
-        work.add_output(
-            [(at, shift, minus) for at, weight in enumerate(row) for shift, minus in signed_digits(int(weight))]
-        )
+    values = [_Value(0, low, high) for low, high in (*inputs, *((bias, bias) for bias in biases))]
+    work = _Sharing(values, levels)
+    for output, row in enumerate(weights):
+        own = [(len(inputs) + output, 0, False)] if biases else []
+        products = [(at, shift, minus) for at, each in enumerate(row) for shift, minus in signed_digits(int(each))]
+        work.add_output(products + own)
     work.share()
     outputs = tuple(work.added(at) for at in range(len(weights)))
-    return ConstantSums(tuple(inputs), tuple(work.sums), outputs)
+    return ConstantSums(tuple(inputs), tuple(biases), tuple(work.sums), outputs)
 
 
 def signed_digits(number: int) -> Iterator[tuple[int, bool]]:
@@ -220,7 +232,11 @@ class _Sharing:
         while len(terms) > 1:
             _, _, first, place, minus = heapq.heappop(terms)
             _, _, second, other, sign = heapq.heappop(terms)
-            if (other, second) < (place, first):
+            if (other, sign, second) < (
+                place,
+                minus,
+                first,
+            ):  # of two places that are equal the positive: so stays the sum
                 first, place, minus, second, other, sign = second, other, sign, first, place, minus
             value = self._sum(first, second, other - place, minus != sign)
             made = self.values[value]

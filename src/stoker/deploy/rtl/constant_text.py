@@ -47,7 +47,11 @@ def array_texts(layers: Sequence[ConstantLayer]) -> dict[str, str]:
 
 
 def sums_lines(layer: ConstantLayer, name: str) -> Iterator[str]:
-    """A module that takes numbers in each cycle and gives their sums, and biases, after the levels and a cycle more."""
+    """A module that takes numbers in each cycle and gives their sums after as many cycles as there are levels.
+
+    Raises:
+        ValueError: the sums have no biases.
+    """
     sums, count = layer.sums, len(layer.sums.inputs)
     kept = _kept(sums)
     yield f"// {len(sums.sums):,} additions in {sums.levels} levels."
@@ -57,7 +61,7 @@ def sums_lines(layer: ConstantLayer, name: str) -> Iterator[str]:
     yield f"{_INDENT}output logic [{len(sums.outputs) * layer.acc_bits - 1}:0] out_data"
     yield ");"
     for value, last in enumerate(kept):
-        if last is not None:
+        if last is not None and not count <= value < sums.given:
             names = ", ".join(_at(sums, value, stage) for stage in range(sums.level(value), last + 1))
             yield f"{_INDENT}logic {_kind(sums, value)} {names};"
     unused = [
@@ -77,24 +81,23 @@ def sums_lines(layer: ConstantLayer, name: str) -> Iterator[str]:
             yield f"{_INDENT}assign {_at(sums, at, 0)} = in_data[{at * layer.in_bits} +: {width(low, high)}];"
     yield f"{_INDENT}always_ff @(posedge clk) begin"
     for at, each in enumerate(sums.sums):
-        yield f"{_INDENT * 2}{_at(sums, count + at, each.level)} <= {_sum(sums, each)};"
+        yield f"{_INDENT * 2}{_at(sums, sums.given + at, each.level)} <= {_sum(sums, each)};"
     for value, last in enumerate(kept):
-        for stage in range(sums.level(value) + 1, (last or 0) + 1):
-            yield f"{_INDENT * 2}{_at(sums, value, stage)} <= {_at(sums, value, stage - 1)};"
-    for at, (each, bias) in enumerate(zip(sums.outputs, layer.biases, strict=True)):
-        whole = f"{layer.acc_bits}'h{bias & ((1 << layer.acc_bits) - 1):x}"
-        if each.value is not None:
-            term = f"{layer.acc_bits}'({_at(sums, each.value, sums.levels)})"
-            term = f"({term} <<< {each.shift})" if each.shift else term
-            whole = f"{whole} {'-' if each.minus else '+'} {term}"
-        yield f"{_INDENT * 2}out_data[{at * layer.acc_bits} +: {layer.acc_bits}] <= {whole};"
+        if not count <= value < sums.given:
+            for stage in range(sums.level(value) + 1, (last or 0) + 1):
+                yield f"{_INDENT * 2}{_at(sums, value, stage)} <= {_at(sums, value, stage - 1)};"
     yield f"{_INDENT}end"
+    for at, each in enumerate(sums.outputs):
+        if each.value is None or each.minus or each.shift:
+            raise ValueError(f"`layer` must have biases, which outputs begin with; output {at} has none")
+        term = _bits(sums, each.value, sums.levels, layer.acc_bits)
+        yield f"{_INDENT}assign out_data[{at * layer.acc_bits} +: {layer.acc_bits}] = {term};"
     yield "endmodule"
 
 
 def _kept(sums: ConstantSums) -> list[int | None]:
     """The last stage at which each value is read, in levels; None for inputs that nothing reads."""
-    found: list[int | None] = [None] * (len(sums.inputs) + len(sums.sums))
+    found: list[int | None] = [None] * (sums.given + len(sums.sums))
 
     def read(value: int, stage: int) -> None:
         found[value] = max(found[value] or 0, stage)
@@ -110,12 +113,21 @@ def _kept(sums: ConstantSums) -> list[int | None]:
 
 def _sum(sums: ConstantSums, each: SharedSum) -> str:
     """The bits of the left value below the shift pass by the adder."""
-    left, right = (_at(sums, value, each.level - 1) for value in (each.left, each.right))
-    bits = max(1, width(each.low, each.high) - each.shift)
-    sign = "-" if each.minus else "+"
-    if not each.shift:
-        return f"{bits}'({left}) {sign} {bits}'({right})"
-    return f"{{{bits}'({left} >>> {each.shift}) {sign} {bits}'({right}), {each.shift}'({left})}}"
+    stage, bits = each.level - 1, each.adder_bits
+    added = (
+        f"{_bits(sums, each.left, stage, bits, each.shift)} {'-' if each.minus else '+'} "
+        f"{_bits(sums, each.right, stage, bits)}"
+    )
+    return f"{{{added}, {_bits(sums, each.left, stage, each.shift)}}}" if each.shift else added
+
+
+def _bits(sums: ConstantSums, value: int, stage: int, bits: int, shift: int = 0) -> str:
+    """So many bits of a value from a place on, in the cycle of a stage."""
+    at = value - len(sums.inputs)
+    if 0 <= at < len(sums.constants):
+        return f"{bits}'h{(sums.constants[at] >> shift) & ((1 << bits) - 1):x}"
+    name = _at(sums, value, stage)
+    return f"{bits}'({name} >>> {shift})" if shift else f"{bits}'({name})"
 
 
 def _kind(sums: ConstantSums, value: int) -> str:
@@ -126,5 +138,5 @@ def _kind(sums: ConstantSums, value: int) -> str:
 def _at(sums: ConstantSums, value: int, stage: int) -> str:
     """A value's name in the cycle of a stage."""
     count, late = len(sums.inputs), stage - sums.level(value)
-    name = f"x{value}" if value < count else f"s{value - count}"
+    name = f"x{value}" if value < count else f"s{value - sums.given}"
     return f"{name}_{late}" if late else name

@@ -201,9 +201,10 @@ class _Building:
         acc_bits = accumulator(operation, graph.values, graph.constants).bits
         ends = min(source.low, source.zero_point, 0), max(source.high, source.zero_point, 0)
         weight = graph.constants[operation.weight].reshape(work.outputs, -1).astype(np.int64)
-        sums = constant_sums(weight, [ends] * weight.shape[1])
+        biases = [int(each) for each in graph.constants[operation.bias]]
+        sums = constant_sums(weight, [ends] * weight.shape[1], biases)
         lanes, beats = folding.pe, work.outputs // folding.pe
-        latency = _WINDOW_CYCLES + sums.levels + 2 + _LAW_CYCLES + _TURN_CYCLES
+        latency = _WINDOW_CYCLES + sums.levels + 1 + _LAW_CYCLES + _TURN_CYCLES
         depth = beats * (-(-latency // beats) + 1)
         laws, factors = _law(graph, operation, operation.requantiser, lanes, made)
         geometry = _geometry(windows, windows.channels)
@@ -214,12 +215,11 @@ class _Building:
             "BEATS": beats, "PAD": source.zero_point, "DEPTH": depth, **laws, "LEVELS": sums.levels,
             "LAYER": sum(node.constant is not None for node in self.nodes.values()),
         }  # fmt: skip
-        biases = tuple(int(each) for each in graph.constants[operation.bias])
         self.put(
             operation.output, "constant_unit", (self._source(operation.source, windows.channels),), lanes,
             _rows(windows, windows.channels, beats, depth), work.cycles(folding), parameters=parameters,
             memories=factors, layer=operation.output, multipliers=lanes * REQUANTISER_MULTIPLIERS if factors else 0,
-            constant=ConstantLayer(sums=sums, biases=biases, in_bits=source.bits, acc_bits=acc_bits),
+            constant=ConstantLayer(sums=sums, in_bits=source.bits, acc_bits=acc_bits),
         )  # fmt: skip
 
     def _pool(self, operation: op.MaxPool | op.SumPool | op.Mean) -> None:

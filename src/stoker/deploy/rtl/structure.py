@@ -61,14 +61,12 @@ class ConstantLayer:
     """A layer whose weights are part of the circuit.
 
     Attributes:
-        sums: of its products.
-        biases: of its outputs.
+        sums: of its products and biases.
         in_bits: of a number that it takes.
         acc_bits: of a sum with its bias.
     """
 
     sums: ConstantSums
-    biases: tuple[int, ...]
     in_bits: int
     acc_bits: int
 

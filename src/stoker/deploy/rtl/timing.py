@@ -12,7 +12,7 @@ _LINES, _LAW, _OUT = 4, 5, 1
 """Cycles through a line buffer, a requantiser, and a FIFO."""
 _STEPS = {
     "matrix_unit": _LINES + 3 + _LAW + _OUT,
-    "constant_unit": _LINES + 2 + _LAW + _OUT,
+    "constant_unit": _LINES + 1 + _LAW + _OUT,
     "pool_unit": _LINES + 1 + _OUT,
     "add_unit": 4 + _LAW + _OUT,
     "table_unit": 2 + _OUT,

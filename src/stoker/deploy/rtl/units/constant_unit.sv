@@ -42,12 +42,11 @@ module constant_unit #(
     input  logic                        out_ready
 );
     localparam int OUT_LANES = PE / BEATS;
-    localparam int DELAY = LEVELS + 1;    // and the bias
 
     logic places_left, room, take;
     logic [TAPS*LANES*IN_W-1:0] taps;
     logic taps_valid;
-    logic [DELAY-1:0] valid;
+    logic [LEVELS:0] valid;               // before and behind each level
     logic [PE*ACC_W-1:0] sums;
     logic [OUT_LANES*ACC_W-1:0] acc;
     logic acc_valid;
@@ -88,10 +87,15 @@ module constant_unit #(
     constant_array #(.LAYER(LAYER), .IN_W(TAPS * LANES * IN_W), .OUT_W(PE * ACC_W)) array (
         .clk, .in_data(taps), .out_data(sums)
     );
-    always_ff @(posedge clk) valid <= rst ? '0 : DELAY'({valid, taps_valid});
+    assign valid[0] = taps_valid;
+    generate
+        if (LEVELS > 0) begin : late
+            always_ff @(posedge clk) valid[LEVELS:1] <= rst ? '0 : valid[LEVELS-1:0];
+        end
+    endgenerate
 
     serialise #(.W(OUT_LANES * ACC_W), .BEATS(BEATS)) beats (
-        .clk, .rst, .in_data(sums), .in_valid(valid[DELAY-1]), .out_data(acc), .out_valid(acc_valid)
+        .clk, .rst, .in_data(sums), .in_valid(valid[LEVELS]), .out_data(acc), .out_valid(acc_valid)
     );
 
     requantise #(
