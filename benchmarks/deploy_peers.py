@@ -8,6 +8,7 @@ import io
 import sys
 import tempfile
 import time
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,7 +188,9 @@ def _hls4ml(report: Report, options: Options) -> None:
         made = task(network, epochs=options.pick(20, 5, 1))
         images = made.unseen.inputs[0]
         dense = network == "mlp"
-        module = torch.nn.Sequential(*list(made.module.children())[1:]) if dense else made.module
+        # hls4ml takes names of layers for its own; numbers, as a Sequential has, gave wrong outputs with 1.3.0.
+        named = dict(zip(("hidden", "rectified", "head"), list(made.module.children())[1:], strict=False))
+        module = torch.nn.Sequential(OrderedDict(named)) if dense else made.module
         shape, layout = ((64,), "off") if dense else ((1, 8, 8), "full")
         begun = time.monotonic()
         with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(io.StringIO()):

@@ -80,12 +80,12 @@ class ConstantSums:
 
     @property
     def levels(self) -> int:
-        """Of adders, from an input to an output."""
+        """The most adders between an input and an output."""
         return max((each.level for each in self.sums), default=0)
 
     @property
     def adder_bits(self) -> int:
-        """Of all additions."""
+        """The sum over all additions."""
         return sum(each.adder_bits for each in self.sums)
 
     def ends(self, value: int) -> tuple[int, int]:
@@ -98,7 +98,7 @@ class ConstantSums:
         return found.low, found.high
 
     def level(self, value: int) -> int:
-        """Of a value."""
+        """The level of a value: 0 for what is given."""
         return 0 if value < self.given else self.sums[value - self.given].level
 
     def computed(self, inputs: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -174,7 +174,7 @@ class _Sharing:
     sums: list[SharedSum] = field(default_factory=list[SharedSum])
     outputs: list[Digits] = field(default_factory=list[Digits])
     loads: list[int] = field(default_factory=list[int])
-    """Of each output: the sum of ``2 ** level`` over its digits; its least depth is the logarithm, rounded up."""
+    """For each output, the sum of ``2 ** level`` over its digits; its least depth is the logarithm, rounded up."""
     limits: list[int] = field(default_factory=list[int])
     counts: Counter[Pattern] = field(default_factory=Counter[Pattern])
     waiting: list[tuple[int, Pattern]] = field(default_factory=list[tuple[int, Pattern]])

@@ -26,7 +26,7 @@ class PlacedTable(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     """Numbers of a row."""
     bits: int
-    """Of all rows."""
+    """The memory of all rows."""
     on_host: bool
     sample_bytes: int
     """What a sample sends for it: row numbers to the chip, rows or sums of rows from the host."""
