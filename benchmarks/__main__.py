@@ -92,6 +92,7 @@ BARS = (
     "deploy_engine",
     "deploy_build",
     "deploy_search",
+    "deploy_peers",
 )
 RESULTS = Path(__file__).parent / "results"
 _VERSIONS = ("torch", "numpy", "opencv-python-headless", "msgspec")

@@ -10,7 +10,7 @@ from stoker.core.errors import ConfigError
 from stoker.deploy.package.folder import write_package
 from stoker.deploy.rtl.engine.files import read_engine
 from stoker.deploy.rtl.generate import read_design
-from tests.deploy.rtl.nets import NetBuilder, residual_digits
+from tests.deploy.rtl.nets import NetBuilder, residual_digits, tower
 
 
 @pytest.fixture
@@ -44,6 +44,23 @@ def test_a_folding_of_ones_own(package: Path, tmp_path: Path, capsys: pytest.Cap
         rtl.main([*arguments, "--fold", f"{name}=3x4"])
     with pytest.raises(ConfigError, match=r"`fold` must name a layer of .*, got nothing"):
         rtl.main([*arguments, "--fold", "nothing=1x1"])
+
+
+def test_weights_in_the_circuit(package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    last = residual_digits().operations[-1].output
+    arguments = [str(package), "--out", str(tmp_path / "rtl")]
+    assert rtl.main([*arguments, "--constant", f"{last}=5", "--json"]) == 0
+    found = {each["layer"]: (each["kind"], each["fold"]) for each in json.loads(capsys.readouterr().out)["layers"]}
+    assert found[last] == ("constant_unit", "5 x 32 x 1")
+    assert rtl.main([*arguments, "--constant", last, "--json"]) == 0
+    found = {each["layer"]: each["fold"] for each in json.loads(capsys.readouterr().out)["layers"]}
+    assert found[last] == "10 x 32 x 1"
+    with pytest.raises(ConfigError, match=rf"`constant`: results of {last} must divide its 10 channels, got 3"):
+        rtl.main([*arguments, "--constant", f"{last}=3"])
+    with pytest.raises(ConfigError, match=r"`constant` must name a layer of .*, got nothing"):
+        rtl.main([*arguments, "--constant", "nothing"])
+    with pytest.raises(ConfigError, match="`--constant` is of a dataflow design"):
+        rtl.main([*arguments, "--constant", last, "--structure", "engine"])
 
 
 def test_bounds_that_cannot_be_kept(package: Path, tmp_path: Path) -> None:
@@ -142,3 +159,21 @@ def test_cells_and_changes_are_of_a_dataflow_design(package: Path, tmp_path: Pat
             verify.main([str(package), "--design", str(out), *given])
     with pytest.raises(ConfigError, match="`--units` is of cells, and needs `--netlist`"):
         verify.main([str(package), "--units"])
+
+
+def test_tables_without_room_stay_on_the_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = tower(1)
+    write_package(tmp_path / "tower.pkg", graph, "tower")
+    arguments = [str(tmp_path / "tower.pkg"), "--out", str(tmp_path / "rtl")]
+    assert rtl.main([*arguments, "--table-room", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "1 of 3 tables: 0.7 kbit less on the chip" in shown
+    (away,) = read_design(tmp_path / "rtl").host_tables
+    assert away in {end.port for end in read_design(tmp_path / "rtl").inputs}
+    assert rtl.main([*arguments, "--table-room", "0", "--json"]) == 0
+    assert all(each["on_host"] for each in json.loads(capsys.readouterr().out)["tables"])
+    assert not list((tmp_path / "rtl").glob("*_entries.hex"))
+    with pytest.raises(ConfigError, match=r"must have its tables on the chip, got .* on the host; leave out"):
+        rtl.main([*arguments, "--table-room", "0", "--updatable"])
+    with pytest.raises(ConfigError, match="`--table-room` is of a dataflow design"):
+        rtl.main([*arguments, "--table-room", "0", "--structure", "engine"])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from stoker.deploy.hardware.verification import problem_of, random_samples
+from stoker.deploy.rtl.folding import Folding
 from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.rtl.structure import Structure
 from stoker.deploy.tools.simulation import Stalls
@@ -26,13 +27,16 @@ def test_outputs_cycles_and_a_short_fifo(tmp_path: Path) -> None:
     first = right.conv(source, 4, (3, 3), 6, padding=(1, 1, 1, 1), weight_bits=4)
     joined = right.add(right.conv(first, 4, (3, 3), padding=(1, 1, 1, 1), groups=4), first)
     pooled = right.max_pool(right.table(joined, 5), (2, 2), (2, 2))
-    result = right.dense(right.flat(pooled), 5)
+    result = right.dense(right.flat(pooled), 6)
     entry = short.input((4, 4, 1))
     stuck = short.add(short.conv(entry, 1, padding=(1, 1, 1, 1)), entry)
     parts = right.graph(result), short.graph(stuck)
     graph = together(parts)
-    structure = lower(graph, random_foldings(graph, 1))
-    name, depth = _skip_of(lower(graph, random_foldings(graph, 1), fifos="least"), "short_")
+    # Two layers with their weights in the circuit: one gives two of its four results in a cycle, one all.
+    constant = {first: Folding(2, 4, 9), result: Folding(6, right.values[pooled].elements, 1)}
+    foldings = random_foldings(graph, 1) | constant
+    structure = lower(graph, foldings, constant=constant)
+    name, depth = _skip_of(lower(graph, foldings, fifos="least", constant=constant), "short_")
     live = LiveDesign(graph, with_depth(structure, name, depth - 1), tmp_path / "design")
 
     inputs = random_samples(graph, SAMPLES, 0)

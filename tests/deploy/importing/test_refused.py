@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from stoker.core.errors import CalibrationError, ModelImportError
 from stoker.deploy.engines.law import NumpyEngine
@@ -46,6 +47,30 @@ def test_an_unknown_operation_is_named_with_file_and_line() -> None:
     with pytest.raises(ModelImportError, match=re.escape(f"{place}: `aten.erfinv.default`")) as found:
         import_module(Unknown(), samples(4))
     assert found.value.fields["where"] == place
+
+
+class Padded(nn.Module):
+    """A transformer's layer that leaves out rows of zeros, or adds a mask of its own making."""
+
+    def __init__(self, *, added: bool) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.added = added
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.added:
+            rows = x[:, None]
+            return functional.scaled_dot_product_attention(rows, rows, rows, attn_mask=rows @ rows.mT)  # added
+        return self.layer(x, src_key_padding_mask=(x == 0).all(2))  # compared
+
+
+@pytest.mark.parametrize(("added", "marked"), [(True, "# added"), (False, "# compared")])
+def test_masks_that_depend_on_inputs_are_refused_with_what_to_do(added: bool, marked: str) -> None:
+    with pytest.raises(
+        ModelImportError, match=r"must be constant, and depends? on an input; quantise a `forward`"
+    ) as found:
+        import_module(Padded(added=added), samples(6, 8))
+    assert found.value.fields["where"] == line_of(marked)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """Files of a design: the same for the same graph, read back unchanged or not at all."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from stoker.deploy.ir import operations as op
-from stoker.deploy.rtl.folding import Folding, LayerWork
+from stoker.deploy.rtl.folding import Folding, LayerWork, constant_folding, works_of
 from stoker.deploy.rtl.generate import design_files, read_design, write_design
 from stoker.deploy.rtl.geometry import Windows
 from stoker.deploy.rtl.mapping import lower
@@ -23,6 +24,36 @@ def test_lines_are_no_longer_than_in_the_rest_of_the_project() -> None:
     graph = any_net(17)
     files = design_files(lower(graph, random_foldings(graph, 1)))
     assert all(len(line) <= 120 for name, text in files.items() if name.endswith(".sv") for line in text.splitlines())
+
+
+def test_layers_in_the_circuit_have_no_memories_of_weights_and_no_multipliers() -> None:
+    graph = residual_digits()
+    works = works_of(graph)
+    first = next(iter(works))
+    foldings = random_foldings(graph, 1) | {first: constant_folding(first, works[first], 4)}
+    structure = lower(graph, foldings, constant=[first])
+    files = design_files(structure)
+    node = next(each for each in structure.nodes.values() if each.layer == first)
+    assert (node.module, node.multipliers, node.cycles) == ("constant_unit", 4 * 2, 64 * 8 // 4)
+    assert not [name for name in files if name.startswith(f"{node.name}_weights")]
+    assert "(LAYER == 0)" in files["constant_array.sv"]
+    assert files["constant_sums_0.sv"].startswith(f"// {len(node.constant.sums.sums)} additions in ")
+    order = json.loads(files["design.json"])["files"]
+    assert order.index("constant_sums_0.sv") < order.index("constant_array.sv") < order.index("constant_unit.sv")
+    assert all(len(line) <= 120 for name, text in files.items() if name.endswith(".sv") for line in text.splitlines())
+    with pytest.raises(ValueError, match="leave out `--constant` or `--updatable`"):
+        lower(graph, foldings, constant=[first], updatable=True)
+    with pytest.raises(ValueError, match="one group and a folding over whole windows"):
+        lower(graph, foldings | {first: Folding(4, 1, 3)}, constant=[first])
+
+
+def test_what_has_no_unit_is_sent_to_the_engine() -> None:
+    net = NetBuilder(0)
+    source = net.input((6, 4))
+    rows = net.mean(net.dense(source, 4))
+    graph = net.graph(rows)
+    with pytest.raises(ValueError, match=r"an engine runs it: `stoker deploy rtl --structure engine`"):
+        lower(graph, random_foldings(graph, 1))
 
 
 def test_a_changed_file_is_refused(tmp_path: Path) -> None:

@@ -74,8 +74,9 @@ def write_on_engine(
     Raises:
         ConfigError: an option has a wrong value, or the model does not fit.
     """
-    for name in ("multipliers", "cycles", "fold", "folding", "least_fifos", "updatable"):
-        if getattr(arguments, name) and not (searched and name == "folding"):
+    for name in ("multipliers", "cycles", "fold", "folding", "constant", "table_room", "least_fifos", "updatable"):
+        given = getattr(arguments, name)
+        if given is not False and given not in (None, []) and not (searched and name == "folding"):
             raise ConfigError(f"`--{name.replace('_', '-')}` is of a dataflow design; leave it out for an engine")
     try:
         found = write_model(package.graph, searched or shape_of(arguments), arguments.out, package.digest)

@@ -13,6 +13,8 @@ from stoker.cli.deploy.engine_options import add_engine_options, refuse_engine_o
 from stoker.cli.output import print_json
 from stoker.core.errors import ConfigError
 from stoker.deploy.hardware.designing import MULTIPLIERS, chosen_foldings, design
+from stoker.deploy.hardware.host_tables import on_host, tables_of
+from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.package.folder import read_package
 from stoker.deploy.rtl.folding import Folding
 from stoker.deploy.search.report import engine_of, foldings_of, read_pick
@@ -20,6 +22,7 @@ from stoker.ui.deploy.hardware_text import render_design
 from stoker.ui.terminal import style_for
 
 _FOLD = re.compile(r"(?P<layer>.+)=(?P<pe>[0-9]+)x(?P<lanes>[0-9]+)(?:x(?P<taps>[0-9]+))?", re.ASCII)
+_CONSTANT = re.compile(r"(?P<layer>.+?)(?:=(?P<results>[0-9]+))?", re.ASCII)
 _EPILOG = """\
 A layer's unit computes RESULTS x CHANNELS x TAPS products in a cycle. The design takes AXI4-Streams, one for each input
 and output, and an AXI4-Lite port with counters and a watchdog; design.json says what they carry.
@@ -27,6 +30,7 @@ examples:
   stoker deploy rtl digits.pkg --out rtl                       the fastest within 24 multipliers
   stoker deploy rtl digits.pkg --out rtl --cycles 1024         the smallest with 1,024 cycles a sample
   stoker deploy rtl digits.pkg --out rtl --fold conv2=4x8x3
+  stoker deploy rtl digits.pkg --out rtl --constant dense=4    its weights in the circuit, four results in a cycle
   stoker deploy rtl digits.pkg --out rtl --folding search.json what `stoker deploy search --out` picked
   stoker deploy rtl digits.pkg --out rtl --structure engine    a program of an engine that runs any model"""
 
@@ -50,11 +54,12 @@ def main(argv: list[str]) -> int:
         searched = foldings_of(pick) if pick else {}
         foldings = chosen_foldings(
             package.graph, multipliers=arguments.multipliers, cycles=arguments.cycles,
-            given=searched | dict(arguments.fold),
+            given=searched | dict(arguments.fold), constant=dict(arguments.constant),
         )  # fmt: skip
         found = design(
             package.graph, foldings, arguments.out, package.digest, "least" if arguments.least_fifos else "full",
-            updatable=arguments.updatable,
+            updatable=arguments.updatable, constant=[name for name, _ in arguments.constant],
+            host_tables=_host_tables(package.graph, arguments.table_room),
         )  # fmt: skip
     except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from None
@@ -87,6 +92,16 @@ def _parser() -> Parser:
         "--fold", type=_fold, action="append", default=[], metavar="LAYER=RxC[xT]",
         help="results, channels and taps of a layer in a cycle, by the name of its result; may be repeated",
     )  # fmt: skip
+    add(
+        "--constant", type=_constant, action="append", default=[], metavar="LAYER[=R]",
+        help="a layer whose weights become part of the circuit: additions, no multipliers and memories; R results "
+        "in a cycle (default: all of a window); may be repeated",
+    )  # fmt: skip
+    add(
+        "--table-room", type=whole(0), metavar="KBIT",
+        help="for tables of embeddings on the chip; what has no room stays on the host, which sends its rows: those "
+        "tables that cost the fewest bytes a sample (default: all on the chip)",
+    )  # fmt: skip
     add("--least-fifos", action="store_true", help="FIFOs that never stop a sample, but may hold up a branch")
     add("--updatable", action="store_true", help="takes other weights while it runs; doubles the memories")
     add("--json", action="store_true", help="print it for programs")
@@ -99,3 +114,14 @@ def _fold(text: str) -> tuple[str, Folding]:
     if found is None:
         raise argparse.ArgumentTypeError(f"must be LAYER=RESULTSxCHANNELS[xTAPS] such as conv2=4x8x3, got {text!r}")
     return found["layer"], Folding(int(found["pe"]), int(found["lanes"]), int(found["taps"] or 1))
+
+
+def _constant(text: str) -> tuple[str, int | None]:
+    found = _CONSTANT.fullmatch(text)
+    if found is None or "=" in found["layer"]:
+        raise argparse.ArgumentTypeError(f"must be LAYER or LAYER=RESULTS such as dense=4, got {text!r}")
+    return found["layer"], int(found["results"]) if found["results"] else None
+
+
+def _host_tables(graph: IntegerGraph, room_kbit: int | None) -> list[str] | None:
+    return None if room_kbit is None else on_host(tables_of(graph), 1000 * room_kbit)

@@ -23,6 +23,7 @@ from stoker.deploy.engines.ends import taken
 from stoker.deploy.hardware.activity import activity
 from stoker.deploy.hardware.designing import chosen_foldings, design
 from stoker.deploy.hardware.engines import verify_engine, write_model
+from stoker.deploy.hardware.host_tables import device_inputs
 from stoker.deploy.hardware.netlists import structure_of, verify_netlist, verify_units
 from stoker.deploy.hardware.updates import verify_updates
 from stoker.deploy.hardware.verification import random_samples, verify
@@ -104,7 +105,8 @@ def main(argv: list[str]) -> int:
                 found = structs.replace(found, netlist=cells)
             if arguments.activity:
                 structure = structure_of(package.graph, read_design(folder))
-                changes = activity(structure, folder, inputs, limit_s=arguments.limit)
+                sent = device_inputs(package.graph, structure.host_tables, inputs)
+                changes = activity(structure, folder, sent, limit_s=arguments.limit)
                 found = structs.replace(found, activity=changes)
     except ValueError as error:
         raise ConfigError(str(error)) from None

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from stoker.deploy.arithmetic.computing import compute
+from stoker.deploy.hardware.host_tables import device_graph, device_inputs
 from stoker.deploy.hardware.verification import PROCESSES, WAYS, in_ways
 from stoker.deploy.ir.graph import IntegerGraph, Integers
 from stoker.deploy.ir.operations import sources_of
@@ -65,7 +66,8 @@ def simulated(
     """The same for a netlist that is there already."""
     description = read_design(design)
     program = netlist_simulator(netlist, description, part, kept_in, limit_s=limit_s)
-    run = partial(simulate, program, design, description, inputs, limit_s=limit_s)
+    sent = device_inputs(graph, description.host_tables, inputs)
+    run = partial(simulate, program, design, description, sent, limit_s=limit_s)
     return in_ways(run, graph, inputs, description, ways).ways
 
 
@@ -107,7 +109,7 @@ def verify_units(
         return VerifiedUnit(layer=node.layer, kind=node.module, luts=taken.luts, ways=ways)
 
     with ThreadPoolExecutor(PROCESSES) as pool:
-        computing = [node for node in structure.nodes.values() if node.module in BANKED]
+        computing = [node for node in structure.nodes.values() if node.module in BANKED or node.constant]
         return VerifiedNetlist(device=part.name, units=tuple(pool.map(verified, computing)))
 
 
@@ -119,8 +121,12 @@ def structure_of(graph: IntegerGraph, description: DesignDescription) -> Structu
     """
     foldings = {name: Folding(*each) for name, each in description.foldings.items()}
     depths: tuple[Literal["full", "least"], ...] = ("full", "least")
-    for fifos in depths if {*foldings} == {*works_of(graph)} else ():
-        structure = lower(graph, foldings, fifos=fifos, updatable=description.updates is not None)
+    own = device_graph(graph, description.host_tables)
+    for fifos in depths if {*foldings} == {*works_of(own)} else ():
+        structure = lower(
+            own, foldings, fifos=fifos, updatable=description.updates is not None, constant=description.constant
+        )
+        structure = replace(structure, host_tables=description.host_tables)
         texts = design_files(structure, description.source)
         if msgspec.json.decode(texts[DESCRIPTION], type=DesignDescription).digest == description.digest:
             return structure
@@ -160,6 +166,7 @@ def unit_structure(structure: Structure, node: DesignNode, values: Sequence[str]
             nodes[stream.name] = DesignNode(stream=stream, module="", sources=(), flow=ThroughFlow(0, 0), cycles=0)
             ends[value] = End(port=value, value=value, stream=stream.name)
         sources.append(ends[value].stream)
-    nodes[node.name] = replace(node, sources=tuple(sources))
+    alone = {"LAYER": 0} if node.constant else {}
+    nodes[node.name] = replace(node, sources=tuple(sources), parameters={**node.parameters, **alone})
     outputs = (End(port=node.layer, value=node.layer, stream=node.name),)
     return Structure(nodes=nodes, inputs=tuple(ends.values()), outputs=outputs, updatable=structure.updatable)

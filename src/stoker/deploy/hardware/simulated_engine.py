@@ -12,6 +12,7 @@ from stoker.core.errors import ToolError
 from stoker.deploy.engines.engine import IntegerEngine
 from stoker.deploy.hardware.designing import chosen_foldings
 from stoker.deploy.hardware.fitting import read_fit
+from stoker.deploy.hardware.host_tables import device_inputs
 from stoker.deploy.hardware.verification import problem_of
 from stoker.deploy.ir.graph import IntegerGraph, Integers
 from stoker.deploy.package.folder import IntegerPackage
@@ -133,7 +134,8 @@ class SimulatedEngine(IntegerEngine):
                     raise ToolError(
                         f"`{design.folder}` must take an update of {len(news[0].words)} words, and refuses it"
                     )
-            found, outcome = self._process.run(values)
+            sent = device_inputs(self.graph, design.description.host_tables, values)
+            found, outcome = self._process.run(sent)
         except ToolError:
             self.close()
             raise

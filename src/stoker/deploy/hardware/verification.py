@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.deploy.engines.law import NumpyEngine
+from stoker.deploy.hardware.host_tables import device_inputs
 from stoker.deploy.ir.graph import IntegerGraph, Integers
 from stoker.deploy.rtl.generate import read_design
 from stoker.deploy.tools.simulation import Outcome, Stalls, simulate
@@ -64,7 +65,8 @@ def verify(
     description = read_design(design)
     lint(design, limit_s=limit_s)
     program = simulator(design, kept_in, limit_s=limit_s)
-    run = partial(simulate, program, design, description, inputs, limit_s=limit_s)
+    sent = device_inputs(graph, description.host_tables, inputs)
+    run = partial(simulate, program, design, description, sent, limit_s=limit_s)
     return in_ways(run, graph, inputs, description, ways)
 
 

@@ -32,7 +32,7 @@ from stoker.deploy.floating.operations import (
     FloatSum,
 )
 from stoker.deploy.importing.given_grids import GIVEN, given_weights
-from stoker.deploy.importing.matching import Handler, Matcher, arguments
+from stoker.deploy.importing.matching import MASKS, Handler, Matcher, arguments
 
 
 def _pair(given: Any, neutral: int = 0) -> tuple[int, int]:
@@ -277,7 +277,7 @@ def _mask(at: Matcher, node: fx.Node, given: dict[str, Any], rows: int, columns:
         return None
     found = at.operand(node, given["attn_mask"])
     if isinstance(found, str):
-        raise at.refused(node, "`attn_mask` must be constant, and depends on an input")
+        raise at.refused(node, f"`attn_mask` must be constant, and depends on an input; {MASKS}")
     if found.dtype == torch.bool:
         return None if found.all() else np.array(found.tolist(), dtype=np.int8)
     least = found <= torch.finfo(found.dtype).min  # what some libraries write instead of -inf, which is less too

@@ -27,6 +27,8 @@ from stoker.deploy.importing.exporting import Captured, layer, where
 
 Operand = str | torch.Tensor
 """The name of a computed value, or a constant."""
+MASKS = "quantise a `forward` that takes samples of one length, without a mask or with one that is made of sizes alone"
+"""What to do about truth values that depend on an input."""
 _SIZES = (2, 3)
 """Sizes of the batch at which what depends on that size alone is computed."""
 _Made = TypeVar("_Made", bound=FloatOperation)
@@ -293,6 +295,8 @@ class Matcher:
         target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
         name = str(node.target) if str(node.target).startswith("aten.") else target
         handler = self._handlers.get(name.removesuffix(".default").removeprefix("aten."))
+        if handler is None and getattr(node.meta.get("val"), "dtype", None) == torch.bool:
+            raise self.refused(node, f"truth values must be constant, and depend on an input; {MASKS}")
         if handler is None:
             raise self.refused(node, "is not among the operations that become integers; see docs/guide/deploy.md")
         handler(self, node)

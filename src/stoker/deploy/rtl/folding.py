@@ -121,6 +121,25 @@ def cheapest(work: LayerWork, cycles: int) -> Folding:
     return min(fast, key=lambda each: (work.multipliers(each), each.taps, each.lanes + each.pe, each))
 
 
+def constant_folding(name: str, work: LayerWork, results: int | None = None) -> Folding:
+    """The folding of a layer whose weights are part of the circuit: whole windows at once.
+
+    Args:
+        name: of the layer.
+        work: of the layer.
+        results: that leave in a cycle; all of a window by default.
+
+    Raises:
+        ValueError: the layer has groups, or the results of a window are not a multiple of it.
+    """
+    if work.groups > 1:
+        raise ValueError(f"`constant`: {name} must have one group of channels, got {work.groups}; give it a `fold`")
+    found = work.outputs if results is None else results
+    if found < 1 or work.outputs % found:
+        raise ValueError(f"`constant`: results of {name} must divide its {work.outputs} channels, got {found}")
+    return Folding(found, work.windows.channels, work.windows.taps)
+
+
 def balanced(works: Mapping[str, LayerWork], multipliers: int) -> dict[str, Folding]:
     """The foldings with the least cycles of the slowest unit within a number of multipliers, and the fewest of these.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from stoker.deploy.rtl.banks import BANKED, chain_cycles, update_words
+from stoker.deploy.rtl.constant_text import array_texts
 from stoker.deploy.rtl.structure import Structure
 from stoker.deploy.rtl.top_text import TOP, number_bytes, top_text, watchdog_cycles
 from stoker.deploy.rtl.update_text import DIGEST_FILE, SWITCH_CYCLES
@@ -76,8 +77,12 @@ class DesignDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Depths in words of those in front of joins, in the order of the design's flags."""
     foldings: dict[str, tuple[int, int, int]] = {}
     """What dense layers and convolutions compute in a cycle, by result: channels of it, channels, taps."""
+    constant: tuple[str, ...] = ()
+    """Layers whose weights are part of the circuit."""
     updates: DesignUpdates | None = None
     """None where another model is another design."""
+    host_tables: tuple[str, ...] = ()
+    """Layers of the model whose tables stay on the host: their rows are inputs."""
 
 
 def design_files(structure: Structure, source: str = "") -> dict[str, str]:
@@ -89,12 +94,14 @@ def design_files(structure: Structure, source: str = "") -> dict[str, str]:
     """
     top = f"{TOP}.sv"
     texts = {name: memory.text() for node in structure.nodes.values() for name, memory in node.memories.items()}
+    own = array_texts(structure.constants)
+    texts |= own
     if not source:
         source = _digest(texts | {top: top_text(structure, "0" * 8)})
     texts[top] = top_text(structure, source)
     if structure.updatable:
         texts[DIGEST_FILE] = f"{source[:8]}\n"
-    order: list[str] = []
+    order = list(own)
     for name in dict.fromkeys(node.module for node in structure.nodes.values() if node.module):
         _collect(name, texts, order, updatable=structure.updatable)
     gates = ["sample_gate"] if structure.updatable else []
@@ -105,11 +112,13 @@ def design_files(structure: Structure, source: str = "") -> dict[str, str]:
         inputs=ends_of(structure, inputs=True), outputs=ends_of(structure, inputs=False), cycles=structure.cycles,
         multipliers=structure.multipliers, watchdog_cycles=watchdog_cycles(structure), fifos=structure.fifos,
         foldings={
-            node.layer: (int(node.parameters["PE"]), int(node.parameters["LANES"]), int(node.parameters["TAPS"]))
+            node.layer: (pe, int(node.parameters["LANES"]), int(node.parameters["TAPS"]))
             for node in structure.nodes.values()
-            if node.module == "matrix_unit"
+            if node.module in ("matrix_unit", "constant_unit")
+            for pe in (node.stream.lanes if node.constant else int(node.parameters["PE"]),)
         },
-        updates=updates_of(structure) if structure.updatable else None,
+        constant=tuple(node.layer for node in structure.nodes.values() if node.constant is not None),
+        updates=updates_of(structure) if structure.updatable else None, host_tables=structure.host_tables,
     )  # fmt: skip
     return texts | {DESCRIPTION: msgspec.json.format(msgspec.json.encode(description)).decode() + "\n"}
 
@@ -172,8 +181,10 @@ def _collect(name: str, texts: dict[str, str], order: list[str], *, updatable: b
     file = f"{name}.sv"
     if file in order:
         return
-    whole = resources.files("stoker.deploy.rtl").joinpath("units", file).read_text(encoding="utf-8")
-    text = texts[file] = _chosen(whole, updatable=updatable)
+    if file not in texts:
+        whole = resources.files("stoker.deploy.rtl").joinpath("units", file).read_text(encoding="utf-8")
+        texts[file] = _chosen(whole, updatable=updatable)
+    text = texts[file]
     for used in _USES.findall(text):
         if used not in (name, "module"):
             _collect(used, texts, order, updatable=updatable)

@@ -11,6 +11,8 @@ from stoker.deploy.ir.graph import Integers
 from stoker.deploy.ir.shapes import windows
 from stoker.deploy.ir.values import IntegerValue
 
+ON_ENGINE = "an engine runs it: `stoker deploy rtl --structure engine`"
+"""What to do about an operation, or a form of one, that has no unit."""
 Windowed = op.Linear | op.Convolution | op.MaxPool | op.SumPool | op.Mean
 
 
@@ -89,11 +91,13 @@ def windows_of(
     if isinstance(operation, op.Linear):
         return Windows(size=(1, 1), channels=shape[-1], images=math.prod(shape[:-1]))
     if len(shape) != 3:
-        raise ValueError(f"`{operation.output}`: its input must be (height, width, channels), got {shape}")
+        raise ValueError(f"`{operation.output}`: its input must be (height, width, channels), got {shape}; {ON_ENGINE}")
     size, channels = (shape[0], shape[1]), shape[2]
     if isinstance(operation, op.Mean):
         if operation.axes != (0, 1):
-            raise ValueError(f"`{operation.output}`: a mean must be over height and width, got axes {operation.axes}")
+            raise ValueError(
+                f"`{operation.output}`: a mean must be over height and width, got axes {operation.axes}; {ON_ENGINE}"
+            )
         return Windows(size=size, channels=channels, kernel=size)
     if isinstance(operation, op.Convolution):
         rows, columns = constants[operation.weight].shape[1:3]

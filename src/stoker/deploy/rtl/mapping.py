@@ -6,7 +6,7 @@ What has no unit is refused by name. A reshape costs nothing: streams keep the o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -17,12 +17,13 @@ from stoker.deploy.ir.bounds import accumulator
 from stoker.deploy.ir.graph import IntegerGraph, Integers
 from stoker.deploy.ir.values import IntegerValue
 from stoker.deploy.rtl.banks import with_banks
+from stoker.deploy.rtl.constant_sums import constant_sums
 from stoker.deploy.rtl.depth import full_speed_depths, least_depths
 from stoker.deploy.rtl.flow import Flow, JoinedFlow, ResizedFlow, RowFlow, ThroughFlow
 from stoker.deploy.rtl.folding import Folding, LayerWork, divisors, works_of
-from stoker.deploy.rtl.geometry import Windows, windows_of
+from stoker.deploy.rtl.geometry import ON_ENGINE, Windows, windows_of
 from stoker.deploy.rtl.memories import by_channel, packed, weight_words
-from stoker.deploy.rtl.structure import DesignNode, End, MemoryFile, Parameter, Structure, WordStream
+from stoker.deploy.rtl.structure import ConstantLayer, DesignNode, End, MemoryFile, Parameter, Structure, WordStream
 
 REQUANTISER_MULTIPLIERS = 2
 """A lane's: an accumulator of more than 18 bits and a factor of 16 need two multipliers of 18 x 18."""
@@ -36,7 +37,7 @@ WIDEST_TABLE = 12
 
 def lower(
     graph: IntegerGraph, foldings: Mapping[str, Folding], *, fifos: Literal["full", "least"] = "full",
-    updatable: bool = False,
+    updatable: bool = False, constant: Collection[str] = (),
 ) -> Structure:  # fmt: skip
     """The structure of a design.
 
@@ -45,13 +46,19 @@ def lower(
         foldings: of dense layers and convolutions, by the name of their result.
         fifos: depths with which no branch holds another back, or the least with which none stops.
         updatable: whether another model's numbers can be brought into it while it runs.
+        constant: layers whose weights are part of the circuit; their foldings span whole windows.
 
     Raises:
         ValueError: an operation has no unit, or a folding does not divide its layer.
     """
+    if updatable and constant:
+        raise ValueError(
+            f"an updatable design must have its weights in memories, got {', '.join(sorted(constant))} in the circuit; "
+            "leave out `--constant` or `--updatable`"
+        )
     works = works_of(graph)
     cycles = max((work.cycles(foldings[name]) for name, work in works.items()), default=1)
-    building = _Building(graph, works, foldings, cycles)
+    building = _Building(graph, works, foldings, cycles, frozenset(constant))
     first = _first_lanes(graph, works, foldings)
     for port in graph.inputs:
         value = graph.value(port)
@@ -96,6 +103,7 @@ class _Building:
     works: Mapping[str, LayerWork]
     foldings: Mapping[str, Folding]
     cycles: int
+    constant: Collection[str] = ()
     nodes: dict[str, DesignNode] = field(default_factory=dict[str, DesignNode])
     streams: dict[str, str] = field(default_factory=dict[str, str])
     """The node that carries a value."""
@@ -103,6 +111,8 @@ class _Building:
     def add(self, operation: op.Operation) -> None:
         """Adds an operation's unit."""
         match operation:
+            case op.Linear() | op.Convolution() if operation.output in self.constant:
+                self._constant(operation)
             case op.Linear() | op.Convolution():
                 self._matrix(operation)
             case op.MaxPool() | op.SumPool() | op.Mean():
@@ -121,13 +131,13 @@ class _Building:
                 kind = type(operation).__name__
                 raise ValueError(
                     f"`{operation.output}` must be of a kind that a dataflow design has a unit for, got {kind}; "
-                    "an engine runs it: `stoker deploy rtl --structure engine`"
+                    f"{ON_ENGINE}"
                 )
 
     def put(
         self, value: str, module: str, sources: tuple[str, ...], lanes: int, flow: Flow, cycles: int, *,
         parameters: Mapping[str, Parameter] | None = None, memories: Mapping[str, MemoryFile] | None = None,
-        multipliers: int = 0, layer: str,
+        multipliers: int = 0, layer: str, constant: ConstantLayer | None = None,
     ) -> None:  # fmt: skip
         """Adds the node that carries a value."""
         name = f"u{len(self.nodes)}_{_word(value)}"
@@ -137,7 +147,7 @@ class _Building:
         names = {kind.upper(): f"{name}_{kind}.hex" for kind in memories or {}}
         self.nodes[name] = DesignNode(
             stream=stream, module=module, sources=sources, flow=flow, cycles=cycles, layer=layer,
-            parameters={**(parameters or {}), **names}, memories=files, multipliers=multipliers,
+            parameters={**(parameters or {}), **names}, memories=files, multipliers=multipliers, constant=constant,
         )  # fmt: skip
         self.streams[value] = name
 
@@ -179,6 +189,39 @@ class _Building:
             multipliers=work.multipliers(folding) + (lanes * REQUANTISER_MULTIPLIERS if factors else 0),
         )  # fmt: skip
 
+    def _constant(self, operation: op.Linear | op.Convolution) -> None:
+        graph, work, folding = self.graph, self.works[operation.output], self.foldings[operation.output]
+        source, made = graph.values[operation.source], graph.values[operation.output]
+        windows = work.windows
+        if work.groups > 1 or (folding.lanes, folding.taps) != (windows.channels, windows.taps):
+            raise ValueError(
+                f"`{operation.output}` must have one group and a folding over whole windows to have its weights in the "
+                f"circuit, got {work.groups} groups and {folding}; leave it out of `constant`"
+            )
+        acc_bits = accumulator(operation, graph.values, graph.constants).bits
+        ends = min(source.low, source.zero_point, 0), max(source.high, source.zero_point, 0)
+        weight = graph.constants[operation.weight].reshape(work.outputs, -1).astype(np.int64)
+        biases = [int(each) for each in graph.constants[operation.bias]]
+        sums = constant_sums(weight, [ends] * weight.shape[1], biases)
+        lanes, beats = folding.pe, work.outputs // folding.pe
+        latency = _WINDOW_CYCLES + sums.levels + 1 + _LAW_CYCLES + _TURN_CYCLES
+        depth = beats * (-(-latency // beats) + 1)
+        laws, factors = _law(graph, operation, operation.requantiser, lanes, made)
+        geometry = _geometry(windows, windows.channels)
+        del geometry["WORDS"]
+        parameters: dict[str, Parameter] = {
+            "PE": work.outputs, "LANES": windows.channels, "TAPS": windows.taps, "IN_W": source.bits, "ACC_W": acc_bits,
+            "OUT_W": made.bits, **geometry, "DILATION_Y": windows.dilation[0], "DILATION_X": windows.dilation[1],
+            "BEATS": beats, "PAD": source.zero_point, "DEPTH": depth, **laws, "LEVELS": sums.levels,
+            "LAYER": sum(node.constant is not None for node in self.nodes.values()),
+        }  # fmt: skip
+        self.put(
+            operation.output, "constant_unit", (self._source(operation.source, windows.channels),), lanes,
+            _rows(windows, windows.channels, beats, depth), work.cycles(folding), parameters=parameters,
+            memories=factors, layer=operation.output, multipliers=lanes * REQUANTISER_MULTIPLIERS if factors else 0,
+            constant=ConstantLayer(sums=sums, in_bits=source.bits, acc_bits=acc_bits),
+        )  # fmt: skip
+
     def _pool(self, operation: op.MaxPool | op.SumPool | op.Mean) -> None:
         graph = self.graph
         source, made = graph.values[operation.source], graph.values[operation.output]
@@ -216,9 +259,10 @@ class _Building:
         sources = [graph.values[name] for name in names]
         factors_by = operation.multipliers if isinstance(operation, op.Add) else (1,)
         if len(names) > 2:
-            raise ValueError(f"`{operation.output}` must add two values, got {len(names)}")
+            raise ValueError(f"`{operation.output}` must add two values, got {len(names)}; {ON_ENGINE}")
         if any(each.shape != made.shape for each in sources):
-            raise ValueError(f"`{operation.output}`: values of one shape are added, got {[e.shape for e in sources]}")
+            shapes = [each.shape for each in sources]
+            raise ValueError(f"`{operation.output}`: values of one shape are added, got {shapes}; {ON_ENGINE}")
         lanes = _even_lanes(made.elements, made.shape[-1], self.cycles)
         acc_bits = max(accumulator(operation, graph.values, graph.constants).bits, *(each.bits + 2 for each in sources))
         laws, factors = _law(graph, operation, operation.requantiser, lanes, made)
@@ -290,7 +334,9 @@ class _Building:
     def _concat(self, operation: op.Concat) -> None:
         values, made = self.graph.values, self.graph.values[operation.output]
         if operation.axis != len(made.shape) - 1:
-            raise ValueError(f"`{operation.output}` must join channels, the last axis, got axis {operation.axis}")
+            raise ValueError(
+                f"`{operation.output}` must join channels, the last axis, got axis {operation.axis}; {ON_ENGINE}"
+            )
         channels = [values[name].shape[-1] for name in operation.sources]
         lanes = _even_lanes(made.elements, math.gcd(*channels), self.cycles)
         pixels = made.elements // made.shape[-1]

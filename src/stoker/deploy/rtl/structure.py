@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from stoker.deploy.rtl.constant_sums import ConstantSums
 from stoker.deploy.rtl.flow import Flow, ThroughFlow
 
 Parameter = int | str
@@ -56,6 +57,21 @@ class MemoryFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConstantLayer:
+    """A layer whose weights are part of the circuit.
+
+    Attributes:
+        sums: of its products and biases.
+        in_bits: of a number that it takes.
+        acc_bits: of a sum with its bias.
+    """
+
+    sums: ConstantSums
+    in_bits: int
+    acc_bits: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DesignNode:
     """A unit, or what joins units.
 
@@ -69,6 +85,7 @@ class DesignNode:
         cycles: that it works on a sample, waiting left out.
         multipliers: of its arrays and requantisers.
         layer: the value of the graph that it computes; empty for what only joins.
+        constant: its sums, where weights are part of the circuit.
     """
 
     stream: WordStream
@@ -80,6 +97,7 @@ class DesignNode:
     memories: Mapping[str, MemoryFile] = field(default_factory=dict[str, MemoryFile])
     multipliers: int = 0
     layer: str = ""
+    constant: ConstantLayer | None = None
 
     @property
     def name(self) -> str:
@@ -111,12 +129,14 @@ class Structure:
         inputs: ends where samples enter.
         outputs: ends where results leave.
         updatable: whether memories have two banks, one of which takes another model's numbers.
+        host_tables: values of the model that the host makes, and that are inputs here.
     """
 
     nodes: Mapping[str, DesignNode]
     inputs: tuple[End, ...]
     outputs: tuple[End, ...]
     updatable: bool = False
+    host_tables: tuple[str, ...] = ()
 
     def stream(self, end: End) -> WordStream:
         """The words of an end."""
@@ -133,6 +153,11 @@ class Structure:
     def fifos(self) -> dict[str, int]:
         """Depths of the FIFOs in front of joins, in words, by name."""
         return {name: int(node.parameters["DEPTH"]) for name, node in self.nodes.items() if node.module == "fifo"}
+
+    @property
+    def constants(self) -> list[ConstantLayer]:
+        """Layers whose weights are part of the circuit, in order."""
+        return [node.constant for node in self.nodes.values() if node.constant is not None]
 
     @property
     def cycles(self) -> int:

@@ -12,6 +12,7 @@ _LINES, _LAW, _OUT = 4, 5, 1
 """Cycles through a line buffer, a requantiser, and a FIFO."""
 _STEPS = {
     "matrix_unit": _LINES + 3 + _LAW + _OUT,
+    "constant_unit": _LINES + 1 + _LAW + _OUT,
     "pool_unit": _LINES + 1 + _OUT,
     "add_unit": 4 + _LAW + _OUT,
     "table_unit": 2 + _OUT,
@@ -20,7 +21,7 @@ _STEPS = {
     "fifo": 1,
 }
 """Cycles from the last work on a word to its place on the stream; adders and requantisers of some units come on top."""
-_WORKING = ("matrix_unit", "pool_unit", "lookup_unit")
+_WORKING = ("matrix_unit", "constant_unit", "pool_unit", "lookup_unit")
 """Units whose words take several cycles of work each, once what they need has come."""
 
 
@@ -61,5 +62,7 @@ def _more_steps(node: DesignNode) -> int:
     if node.module == "matrix_unit":
         lanes, taps, own = (int(node.parameters[name]) for name in ("LANES", "TAPS", "OWN"))
         return ((taps if own else taps * lanes) - 1).bit_length()
+    if node.constant is not None:
+        return node.constant.sums.levels
     sums = node.parameters.get("SUMMED") or node.parameters.get("LARGEST") == 0
     return _LAW if sums else 0

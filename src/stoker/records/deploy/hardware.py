@@ -18,6 +18,20 @@ class DesignLayer(msgspec.Struct, frozen=True, kw_only=True):
     """Cycles of a sample."""
 
 
+class PlacedTable(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of embeddings, on the chip or on the host."""
+
+    layer: str
+    rows: int
+    size: int
+    """Numbers of a row."""
+    bits: int
+    """The memory of all rows."""
+    on_host: bool
+    sample_bytes: int
+    """What a sample sends for it: row numbers to the chip, rows or sums of rows from the host."""
+
+
 class DesignSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A design that was written."""
 
@@ -32,6 +46,10 @@ class DesignSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Words of those in front of joins."""
     update_bytes: int | None = None
     """Size of another model's numbers; None where another model is another design."""
+    tables: tuple[PlacedTable, ...] = ()
+    """Those that may be on either side; empty where nothing was asked about them."""
+    whole_cycles: int | None = None
+    """Between two samples with all tables on the chip; None where they are."""
 
 
 class VerifiedWay(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,14 +31,30 @@ def render_design(found: DesignSummary, style: Style | None = None) -> str:
     ]
     if (size := found.update_bytes) is not None:
         facts.append(("update", f"{size:,} bytes in {size // 4:,} cycles; memories have two banks"))
+    if away := [each for each in found.tables if each.on_host]:
+        kbit = sum(each.bits for each in away) / 1000
+        facts.append(("on the host", f"{len(away)} of {len(found.tables)} tables: {kbit:,.1f} kbit less on the chip"))
+        facts.append(("", f"with these on the chip, a sample takes {found.whole_cycles:,} cycles"))
     rows = [
         [each.layer, each.kind, each.fold, f"{each.multipliers:,}", f"{each.cycles:,}",
          f"{100 * each.cycles / found.cycles:.0f} %"]
         for each in found.layers
     ]  # fmt: skip
     head = ("result", "unit", "results x channels x taps", "multipliers", "cycles", "busy")
-    blocks = (render_facts(facts, style), titled("Units", render_table(head, rows, style, right=(3, 4, 5)), style))
+    blocks = [render_facts(facts, style), titled("Units", render_table(head, rows, style, right=(3, 4, 5)), style)]
+    if found.tables:
+        blocks.append(titled("Tables", _tables(found, style), style))
     return join(blocks, style, "")
+
+
+def _tables(found: DesignSummary, style: Style) -> list[str]:
+    rows = [
+        [each.layer, f"{each.rows:,} x {each.size:,}", f"{each.bits / 1000:,.1f}",
+         "host" if each.on_host else "chip", f"{each.sample_bytes:,}"]
+        for each in found.tables
+    ]  # fmt: skip
+    head = ("result", "rows x numbers", "kbit", "on", "bytes a sample sends")
+    return render_table(head, rows, style, right=(1, 2, 4))
 
 
 def render_verification(found: VerifiedDesign, style: Style | None = None) -> str:

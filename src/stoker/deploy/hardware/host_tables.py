@@ -1,0 +1,156 @@
+"""Tables of embeddings that a design has no room for: they stay on the host, which sends their rows; pure.
+
+The host does what leads from the model's inputs to a table's rows, sums of bags included, by the law; the design takes
+these numbers as inputs, on the same grids. So outputs are the law's wherever the cut is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from stoker.deploy.engines.law import NumpyEngine
+from stoker.deploy.ir import operations as op
+from stoker.deploy.ir.graph import IntegerGraph, Integers
+from stoker.deploy.ir.values import ModelPort
+
+_LOOKUPS = (op.Embedding, op.EmbeddingBag)
+_INDEX_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDemand:
+    """A table of a model, on the chip or on the host.
+
+    Attributes:
+        layer: the value that its rows become.
+        rows: of the table.
+        size: numbers of a row.
+        bits: of all its rows.
+        chip_bytes: of a sample's row numbers, where the table is on the chip.
+        host_bytes: of a sample's rows or sums of rows, where it is on the host.
+    """
+
+    layer: str
+    rows: int
+    size: int
+    bits: int
+    chip_bytes: int
+    host_bytes: int
+
+
+def tables_of(graph: IntegerGraph) -> list[TableDemand]:
+    """Tables whose rows depend on inputs by moves of numbers alone; others can not leave the design."""
+    outputs = {port.value for port in graph.outputs}
+    found: list[TableDemand] = []
+    for each in graph.operations:
+        if isinstance(each, _LOOKUPS) and each.output not in outputs and _moved(graph, each.source):
+            made, (rows, size) = graph.values[each.output], graph.constants[each.table].shape
+            width = each.table_bits if isinstance(each, op.EmbeddingBag) else made.bits
+            found.append(
+                TableDemand(
+                    layer=each.output, rows=rows, size=size, bits=rows * size * width,
+                    chip_bytes=_INDEX_BYTES * graph.values[each.source].elements,
+                    host_bytes=made.elements * (1 if made.bits <= 8 else 2),
+                )
+            )  # fmt: skip
+    return found
+
+
+def on_host(tables: Sequence[TableDemand], room_bits: int) -> list[str]:
+    """Which tables stay on the host: those whose rows are the fewest bytes a sample more than their row numbers.
+
+    Exact: for each number of bytes, the most bits that leave the chip for them. A table whose rows are no more
+    bytes than its row numbers counts as one byte, and stays on the chip where it has room.
+
+    Args:
+        tables: of a model.
+        room_bits: for tables on the chip.
+    """
+    wanted = sum(each.bits for each in tables) - room_bits
+    if wanted <= 0:
+        return []
+    best: dict[int, tuple[int, tuple[str, ...]]] = {0: (0, ())}
+    for each in tables:
+        cost = max(1, each.host_bytes - each.chip_bytes)
+        for spent, (bits, names) in sorted(best.items(), reverse=True):
+            more = bits + each.bits
+            if more > best.get(spent + cost, (-1, ()))[0]:
+                best[spent + cost] = more, (*names, each.layer)
+    least = min((spent for spent, (bits, _) in best.items() if bits >= wanted), default=None)
+    return [each.layer for each in tables] if least is None else list(best[least][1])
+
+
+def device_graph(graph: IntegerGraph, tables: Collection[str]) -> IntegerGraph:
+    """What a design computes: rows of some tables are its inputs.
+
+    Args:
+        graph: of the model.
+        tables: layers whose tables stay on the host.
+
+    Raises:
+        ValueError: one is no table that can.
+    """
+    if not tables:
+        return graph
+    able = [each.layer for each in tables_of(graph)]
+    if unknown := sorted(set(tables) - set(able)):
+        raise ValueError(f"`host_tables` must name tables of {', '.join(able) or 'no layer'}, got {', '.join(unknown)}")
+    needed = {port.value for port in graph.outputs}
+    kept: list[op.Operation] = []
+    for each in reversed(graph.operations):
+        if each.output in needed and each.output not in tables:
+            kept.append(each)
+            needed.update(op.sources_of(each))
+    ports = [port for port in graph.inputs if port.value in needed]
+    for name in (each for each in able if each in tables):
+        shape = graph.values[name].shape
+        order = tuple(range(len(shape)))
+        ports.append(ModelPort(name=name, value=name, dtype="float32", shape=shape, order=order))
+    names = {*(port.value for port in ports), *(each.output for each in kept)}
+    values = {name: value for name, value in graph.values.items() if name in names}
+    return replace(graph, inputs=tuple(ports), operations=tuple(reversed(kept)), values=values)
+
+
+def device_inputs(
+    graph: IntegerGraph, tables: Collection[str], inputs: Mapping[str, Integers]
+) -> dict[str, Integers]:  # fmt: skip
+    """What the host sends a design: input values by name, rows of its tables among them.
+
+    Args:
+        graph: of the model.
+        tables: layers whose tables stay on the host.
+        inputs: the model's input values by name, each (samples, …).
+    """
+    if not tables:
+        return dict(inputs)
+    wanted = device_graph(graph, tables).inputs
+    found = {port.value: inputs[port.value] for port in wanted if port.value in inputs}
+    return found | NumpyEngine(_host_graph(graph, tables)).integers(inputs)
+
+
+def _host_graph(graph: IntegerGraph, tables: Collection[str]) -> IntegerGraph:
+    """What the host computes: its outputs are the rows."""
+    needed = set(tables)
+    kept: list[op.Operation] = []
+    for each in reversed(graph.operations):
+        if each.output in needed:
+            kept.append(each)
+            needed.update(op.sources_of(each))
+    outputs = [port for port in device_graph(graph, tables).inputs if port.value in tables]
+    names = {port.value for port in graph.inputs} | needed
+    values = {name: value for name, value in graph.values.items() if name in names}
+    return replace(graph, outputs=tuple(outputs), operations=tuple(reversed(kept)), values=values)
+
+
+def _moved(graph: IntegerGraph, name: str) -> bool:
+    """Whether a value is one of the inputs, or numbers of them."""
+    return all(isinstance(each, (op.Reshape, op.Slice, op.Concat, op.Permute)) for each in _before(graph, name))
+
+
+def _before(graph: IntegerGraph, name: str) -> Iterator[op.Operation]:
+    producer = graph.producer(name)
+    if producer is not None:
+        yield producer
+        for source in op.sources_of(producer):
+            yield from _before(graph, source)
