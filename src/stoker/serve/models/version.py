@@ -88,16 +88,17 @@ class ModelVersion:
 
     Args:
         label: of the version, as answers name it.
-        start_model: starts the process that loads it.
+        start_model: has the process started that loads it.
         settings: how it runs.
         make_policy: from its measured costs.
         seen: told what happens.
         say: shows a line to people.
+        behind: whether others answer requests while it starts.
     """
 
     def __init__(
         self, label: str, start_model: StartModel, settings: VersionSettings, make_policy: MakePolicy, seen: Seen,
-        say: Callable[[str], None],
+        say: Callable[[str], None], *, behind: bool = False,
     ) -> None:  # fmt: skip
         self.label = label
         self.settings = settings
@@ -106,7 +107,7 @@ class ModelVersion:
         self.answered = 0
         self.troubled = asyncio.Event()
         """Set at the first failure, and when more engines are lost than someone else may have ended."""
-        self.pool = EnginePool(start_model, settings.pool, self, label, say)
+        self.pool = EnginePool(start_model, settings.pool, self, label, say, behind=behind)
         self._make_policy = make_policy
         self._seen = seen
         self._loop = asyncio.get_running_loop()
