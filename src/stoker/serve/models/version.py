@@ -194,12 +194,12 @@ class ModelVersion:
             self._empty = self._loop.create_future()
             await self._empty
 
-    async def close(self) -> None:
-        """Ends its processes; requests that are left are refused."""
+    async def close(self, *, at_once: bool = True) -> None:
+        """Ends its processes, which may take a moment unless ``at_once``; requests that are left are refused."""
         self._answer_computed()
         for item in list(self._pending.values()):
             self._refuse(item, too_late(1.0, "the service ends"))
-        await self.pool.close()
+        await self.pool.close(at_once=at_once)
 
     def engine_idle(self) -> None:
         """An engine is there for the next batch."""

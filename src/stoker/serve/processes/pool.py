@@ -8,7 +8,7 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 
 import numpy as np
@@ -39,6 +39,8 @@ _FORK_S = 10.0
 """A process with a loaded model that does not fork for so long hangs: it is replaced."""
 _START_S = 30.0
 """The template forks in milliseconds, and imports before that where a library is new; later it hangs."""
+_GRACE_S = 2.0
+"""That a process has to end by itself where nobody waits for it."""
 _END_S = 5.0
 """That the kernel may take to end a process that is killed."""
 _BACK_OFF_S = (0.0, 0.0, 0.1, 0.5, 2.0, 5.0)
@@ -160,21 +162,23 @@ class EnginePool:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(engine.pidfd, signal.SIGKILL)
 
-    async def close(self) -> None:
-        """Ends all processes; they have no batch any more."""
+    async def close(self, *, at_once: bool = True) -> None:
+        """Ends all processes; they have no batch any more.
+
+        Args:
+            at_once: by a signal; else they end by themselves if they can, behind those that answer requests.
+        """
         self._closing = True
         for timer in self._timers:
             timer.cancel()
-        for engine in list(self.engines.values()):
-            self.kill(engine)
-            self._forget(engine)
+        if self._model is not None and self._model_pidfd < 0:
+            self._hear_model()  # it may have told a moment ago; one that has not finds its socket closed
+        pidfds = [self._forget(engine) for engine in list(self.engines.values())]
         if self._model is not None:
-            if self._model_pidfd < 0:  # it may have told a moment ago; one that has not finds its socket closed
-                self._hear_model()
-            self._kill_model()
-            pidfd = self._forget_model()
-            if pidfd >= 0:
-                await self._loop.run_in_executor(None, _await_end, pidfd)
+            pidfds.append(self._forget_model())
+        ending = [pidfd for pidfd in pidfds if pidfd >= 0]
+        if ending:
+            await self._loop.run_in_executor(None, _end, ending, 0.0 if at_once else _GRACE_S)
         self._memory.clear()
         self.ring.close()
         if not self._first.done():
@@ -284,7 +288,8 @@ class EnginePool:
             return
         self.lost += 1
         self.kill(engine)
-        self._forget(engine)
+        if (pidfd := self._forget(engine)) >= 0:
+            os.close(pidfd)
         if engine.ready is None:
             self._failures += 1
         self._listener.engines_changed(self.num_ready)
@@ -294,15 +299,15 @@ class EnginePool:
             self._listener.batch_lost(engine)
         self._later(self._fork)
 
-    def _forget(self, engine: PooledEngine) -> None:
+    def _forget(self, engine: PooledEngine) -> int:
+        """Closes the connection to an engine; its pidfd, or -1 where it is not known."""
         del self.engines[engine.number]
         if engine in self.idle:
             self.idle.remove(engine)
         self._loop.remove_reader(engine.channel.fileno())
         engine.channel.close()
-        if engine.pidfd >= 0:
-            os.close(engine.pidfd)
-            engine.pidfd = -1
+        pidfd, engine.pidfd = engine.pidfd, -1
+        return pidfd
 
     def _kill_model(self) -> None:
         if self._model_pidfd >= 0:
@@ -354,14 +359,28 @@ class EnginePool:
         self._timers.add(timer)
 
 
-def _await_end(pidfd: int) -> None:
-    """Returns once a process that was killed has ended; it may be no child of this one."""
-    try:
-        ended = select.poll()
-        ended.register(pidfd, select.POLLIN)
-        ended.poll(1e3 * _END_S)
-    finally:
+def _end(pidfds: Sequence[int], grace_s: float) -> None:
+    """Ends processes, which may be no children of this one: by a signal if they do not by themselves."""
+    left = _running(pidfds, grace_s)
+    for pidfd in left:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    _running(left, _END_S)
+    for pidfd in pidfds:
         os.close(pidfd)
+
+
+def _running(pidfds: Iterable[int], wait_s: float) -> set[int]:
+    """Processes that have not ended after a time; as soon as all have, none."""
+    running, until_s = set(pidfds), monotonic() + wait_s
+    poll = select.poll()
+    for pidfd in running:
+        poll.register(pidfd, select.POLLIN)
+    while running and (left_s := until_s - monotonic()) > 0.0:
+        for pidfd, _ in poll.poll(1e3 * left_s):
+            poll.unregister(pidfd)
+            running.discard(pidfd)
+    return running
 
 
 def _pid_of(pidfd: int) -> int:
