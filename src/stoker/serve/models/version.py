@@ -344,7 +344,9 @@ class ModelVersion:
         for batch, slot, done, ended_s in computed:
             self._answer_batch(batch, slot, done)
             self.pool.ring.give_back(slot)
-            self.policy.answered(monotonic() - ended_s)
+            now_s = monotonic()
+            late = sum([item.deadline_s < now_s for item in batch.items])
+            self.policy.answered(now_s - ended_s, late / len(batch.items))
 
     def _answer_batch(self, batch: _Batch, slot: int, done: BatchDone) -> None:
         memory, interface = self.pool.memory(slot), self.interface
