@@ -33,9 +33,10 @@ has just come. And the least mean deviation: what comes before the queue is not 
 _LATE_FRAC, _CAUTION_BY, _CAUTION_BOUNDS, _STRICT = 0.01, 1.0, (0.5, 4.0), 3.5
 """Share of answers that may be late, how caution follows a batch of which more are, and between what; 3 mean deviations
 are 2.4 standard ones of a normal distribution. Above the last, what may be late does not run even in an empty place."""
-_PROBE_S = 0.1
-"""If nothing was measured for so long, a request runs although it is believed to be late, so that a belief can heal:
-after a burst of noise, seconds under overload went by with one batch in each when this was 1."""
+_MOST_AFTER_FRAC = 0.5
+"""Of the time to answer, that writing answers is believed to take at most."""
+_PROBE_S = 1.0
+"""If nothing was measured for so long, a request runs although it is believed to be late, so that a belief can heal."""
 _SCAN = 4
 """Per sample of a batch, how many waiting requests are looked at for some of the same kind."""
 
@@ -293,7 +294,8 @@ class ServingQueue:
         """Notes how long after the end of a batch its answers were written, and what share of them was late."""
         low, high = _CAUTION_BOUNDS
         self.caution = min(max(self.caution + _CAUTION_BY * (late_frac - _LATE_FRAC), low), high)
-        self.after_s += _RECENT * (after_s - self.after_s)
+        # At most a share of the time: what stops the whole service once says nothing of the next batch.
+        self.after_s += _RECENT * (min(after_s, _MOST_AFTER_FRAC * self.rules.slo_s) - self.after_s)
 
     def _best_batch(self, ratio: float) -> int:
         # A request may come right after a batch began: it waits for that one, and then for its own.
