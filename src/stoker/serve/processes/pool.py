@@ -145,13 +145,14 @@ class EnginePool:
             if engine.given and now_s - engine.since_s > engine.given[0].limit_s:
                 self._say(f"`{self._name}`: an engine hangs for {now_s - engine.since_s:.1f} s, it is replaced")
                 self.kill(engine)
+            elif engine.pidfd < 0:
+                if now_s - engine.asked_s > _FORK_S:
+                    self._say(f"`{self._name}`: the process with the model does not answer, it is replaced")
+                    self._kill_model()
+                    return
             elif engine.ready is None and now_s - engine.asked_s > self.settings.start_s:
                 self._say(f"`{self._name}`: an engine is not warm after {self.settings.start_s:g} s, it is replaced")
                 self.kill(engine)
-            elif engine.pidfd < 0 and now_s - engine.asked_s > _FORK_S:
-                self._say(f"`{self._name}`: the process with the model does not answer, it is replaced")
-                self._kill_model()
-                return
         if self._model is not None and self._model_pidfd < 0 and now_s - self._asked_s > _START_S:
             self._model_lost()
 
