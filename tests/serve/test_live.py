@@ -175,7 +175,7 @@ class TestClients:
         assert service.infer(SAMPLE)[0] == 200
 
     def test_slow_headers_end_after_their_time(self, service: Service) -> None:
-        """Else whoever opens connections could hold out all others."""
+        """Else one client with many connections could keep all others out."""
         with socket.create_connection(("127.0.0.1", service.port)) as sock:
             sock.settimeout(20)
             sock.sendall(json_post(SAMPLE))

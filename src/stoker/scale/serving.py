@@ -34,7 +34,7 @@ _LATE_FRAC, _CAUTION_BY, _CAUTION_BOUNDS, _STRICT = 0.01, 1.0, (0.5, 4.0), 3.5
 """Share of answers that may be late, how caution follows a batch of which more are, and between what; 3 mean deviations
 are 2.4 standard ones of a normal distribution. Above the last, what may be late does not run even in an empty place."""
 _MOST_AFTER_FRAC = 0.5
-"""Of the time to answer, that writing answers is believed to take at most."""
+"""Share of the time to answer that writing answers is believed to take at most."""
 _PROBE_S = 1.0
 """If nothing was measured for so long, a request runs although it is believed to be late, so that a belief can heal."""
 _SCAN = 4

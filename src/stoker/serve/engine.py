@@ -99,7 +99,7 @@ class Model(Protocol):
     def in_any_thread(self) -> bool:
         """Whether another thread than the one that runs an engine may make it.
 
-        Not if an engine has threads or processes of its own: they would keep the priority of the thread that made it.
+        Not if an engine starts threads or processes: they would keep the priority of the thread that made it.
         """
         ...
 

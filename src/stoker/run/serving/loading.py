@@ -33,7 +33,7 @@ def prepare(order: bytes) -> None:
 
     def imports() -> None:
         for name in _NEEDED[wanted.form.engine]:
-            with contextlib.suppress(ImportError):  # where it is needed the same error is told
+            with contextlib.suppress(ImportError):  # raised again where it is needed
                 importlib.import_module(name)
 
     if wanted.behind:

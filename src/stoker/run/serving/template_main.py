@@ -8,7 +8,7 @@ import sys
 
 from stoker.core.processes.parents import die_with, set_name
 from stoker.run.serving.loading import prepare, serve_order
-from stoker.serve.processes.template_process import TemplateProcess
+from stoker.serve.processes.template_process import ModelTemplateProcess
 
 
 def main() -> None:
@@ -19,7 +19,7 @@ def main() -> None:
     # Of a terminal or a supervisor, to all processes at once: the service drains, and then ends this one.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    TemplateProcess(socket.socket(fileno=int(fd)), die_with, prepare, serve_order).run()
+    ModelTemplateProcess(socket.socket(fileno=int(fd)), die_with, prepare, serve_order).run()
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class OnnxModel:
 
     @property
     def in_any_thread(self) -> bool:
-        """Whether a session has no threads of its own."""
+        """Whether a session starts no threads."""
         return self._threads == 1
 
     def engine(self) -> OnnxSessionEngine:

@@ -55,7 +55,7 @@ class InferenceConnection(HttpToolsProtocol):
         self._door.connections.add(self)
 
     def sweep(self, now_s: float) -> None:
-        """Closes the connection, if headers take too long: else whoever holds many open could hold out all others."""
+        """Closes the connection, if headers take too long: else one client with many of them could keep all others out."""
         if self._bound_s is None:
             return
         if self._waits_since_s is None:

@@ -13,7 +13,7 @@ from stoker.serve.processes.messages import EngineMessage
 from stoker.wire.framing import Frame
 
 
-class TemplateProcess:
+class ModelTemplateProcess:
     """Forks a process for a model whenever the service asks for one.
 
     An interpreter and its imports take more processor time than a small model, and would take it from engines that
