@@ -49,13 +49,13 @@ class InferenceConnection(HttpToolsProtocol):
         self._defaults: tuple[object, bytes] = (None, b"")
         """Headers of all answers, as uvicorn has them for a second, and as bytes."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:
         """Is watched from now on."""
         super().connection_made(transport)
         self._door.connections.add(self)
 
     def sweep(self, now_s: float) -> None:
-        """Closes the connection, if headers take too long: else one client with many of them could keep all others out."""
+        """Closes the connection, if headers take too long: one client with many could keep all others out."""
         if self._bound_s is None:
             return
         if self._waits_since_s is None:
