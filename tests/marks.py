@@ -35,6 +35,7 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/deploy/hardware/test_updates.py::test_many": "stays: all units with numbers in one simulator",
     "tests/deploy/hardware/test_updates.py::test_every_output": "stays: a change in mid-stream, in test_engine",
     # What repeats a kind of test that stays in `make test`, by the id of a test from its beginning on; `*` is any text.
+    "tests/serve/test_grpc.py::test_clients_that_leave": "stays: answers; clients of HTTP",
     "tests/serve/test_grpc.py::test_health": "stays: answers, and another's client",
     "tests/serve/test_grpc.py::test_refusals": "stays: answers; the same refusals over HTTP",
     "tests/serve/test_live.py::TestClients": "stays: what requests may hold, in test_requests; statuses, live",

@@ -42,8 +42,8 @@ def overloaded(
 @pytest.mark.parametrize(("load", "engines"), [(2.0, 1), (4.0, 1), (2.0, 2)])
 def test_under_overload_the_capacity_is_used_and_few_are_late(load: float, engines: int, front: FrontEnd) -> None:
     used, late, _ = overloaded(load, engines, front=front)
-    assert used > 0.9
-    assert late < 0.03
+    assert used > 0.95
+    assert late < 0.02
 
 
 SHARE_OF_A_MS = st.floats(0.0, 0.5e-3)
@@ -51,16 +51,15 @@ SHARE_OF_A_MS = st.floats(0.0, 0.5e-3)
 
 @settings(max_examples=25, deadline=None)
 @given(
-    st.floats(1.2, 4.0), st.sampled_from([1, 2]), st.floats(0.7, 1.5), st.floats(0.05, 0.2),
+    st.floats(1.2, 4.0), st.sampled_from([1, 2]), st.floats(0.7, 1.5), st.floats(0.0, 0.2),
     st.builds(FrontEnd, SHARE_OF_A_MS, SHARE_OF_A_MS, SHARE_OF_A_MS), st.integers(0, 1000),
 )  # fmt: skip
 def test_whatever_the_belief_is_off_and_the_front_end_takes(
     load: float, engines: int, off: float, noise: float, front: FrontEnd, seed: int
 ) -> None:
-    """Some noise there must be: without any no margin is kept, and the queue does not see what came before it."""
     used, late, _ = overloaded(load, engines, off, noise, front, seed)
-    assert used > 0.9
-    assert late < 0.03
+    assert used > 0.92
+    assert late < 0.025
 
 
 def test_the_time_until_answers_are_written_is_learned() -> None:
@@ -74,6 +73,61 @@ def test_an_engine_that_has_its_next_batch_does_not_wait_for_it() -> None:
     used, late, _ = overloaded(2.0, front=FrontEnd(handover_s=1.4e-3))
     assert used > 1.15
     assert late < 0.03
+
+
+def test_what_may_be_late_runs_where_nothing_takes_its_place() -> None:
+    """An empty place in a batch is lost for certain, a request at the margin of the noise perhaps."""
+    queue = ServingQueue(ServingRules(slo_s=SLO_S, max_batch=2), CURVE)
+    queue.spread = 0.2
+    expected_s = CURVE.seconds(2)
+    for number in range(2):
+        queue.arrive(QueuedRequest(number, 1, 1.2 * expected_s))
+    chosen = queue.next_batch(0.0)
+    assert chosen is not None
+    assert (len(chosen.requests), list(chosen.dropped)) == (2, [])
+    for number in range(2, 7):
+        queue.arrive(QueuedRequest(number, 1, (0.9 if number == 2 else 1.2 if number < 5 else 4.0) * expected_s))
+    chosen = queue.next_batch(0.0)
+    assert chosen is not None
+    assert ([each.number for each in chosen.requests], list(chosen.dropped)) == ([5, 6], [2, 3, 4])
+
+
+def test_caution_follows_what_is_late() -> None:
+    queue = ServingQueue(ServingRules(slo_s=SLO_S), CURVE)
+    before = queue.caution
+    for _ in range(300):
+        queue.answered(0.0, 0.0)
+    assert queue.caution == 0.5
+    queue.answered(0.0, 0.5)
+    assert queue.caution == pytest.approx(0.99)
+    for _ in range(10):
+        queue.answered(0.0, 1.0)
+    assert queue.caution > before
+    queue.spread = 0.2
+    queue.started(0.0, 0.0)
+    for number in range(2):
+        queue.arrive(QueuedRequest(number, 1, 1.2 * CURVE.seconds(2)))
+    chosen = queue.next_batch(0.0)  # what may be late does not run now, not even in an empty place
+    assert chosen is not None
+    assert (len(chosen.requests), list(chosen.dropped)) == (0, [0, 1])
+
+
+def test_what_fills_a_batch_waits_for_no_other() -> None:
+    queue = ServingQueue(ServingRules(slo_s=math.inf, max_batch=4), CURVE)
+    for number in range(3):
+        queue.arrive(QueuedRequest(number, 1, math.inf))
+    assert queue.predicted_s(0.0, 3) == pytest.approx(CURVE.seconds(4))
+
+
+def test_after_a_stop_of_the_whole_service_the_queue_is_itself_again_within_a_second() -> None:
+    """Under overload nothing would be measured while all looks late."""
+    queue = ServingQueue(ServingRules(slo_s=SLO_S), CURVE)
+    for step in range(30):
+        queue.answered(1.0, 1.0)
+        queue.ended(0.0, queue.started(0.0, 4.2e-3), 32, 0.1 * step)
+    rate = 2 * 32 / 4.2e-3
+    trace = serve_trace(poisson(rate, int(3 * rate)), queue, 1, CURVE.seconds, SLO_S)
+    assert trace.in_time(SLO_S) > (3.0 - 1.0) * rate / 2
 
 
 def test_what_an_engine_that_computes_cannot_bring_in_time_is_dropped() -> None:

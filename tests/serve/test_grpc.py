@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import tritonclient.grpc as triton
 
 from stoker.serve.grpc.schema import SERVICE, message_class
 from tests.serve.service import Service, scaling_model
+from tests.waiting import await_that
 
 SAMPLE = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -27,13 +29,18 @@ def test_the_schema_has_the_numbers_of_the_protocol() -> None:
 
 
 @pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder: Path = tmp_path_factory.mktemp("grpc")
     model = scaling_model(folder / "scaling.onnx", 2.0)
-    service = Service(folder, [f"scaling={model}"], "--grpc-port", "0")
+    running = Service(folder, [f"scaling={model}"], "--grpc-port", "0")
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def port(service: Service) -> int:
     _, _, rest = service.log.read_text().partition("gRPC at 127.0.0.1:")
-    yield int(rest.split()[0])
-    service.close()
+    return int(rest.split()[0])
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +114,21 @@ def test_refusals(channel: grpc.Channel, fields: dict[str, Any], code: grpc.Stat
         call(channel, "ModelInfer", **fields)
     assert caught.value.code() is code
     assert "must" in caught.value.details() or "is served" in caught.value.details()
+
+
+@pytest.mark.integration
+def test_clients_that_leave_are_counted(service: Service, port: int) -> None:
+    asked = message_class("ModelInferRequest")(
+        model_name="scaling", inputs=[given()], raw_input_contents=[SAMPLE.tobytes()]
+    )
+
+    def left() -> bool:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as opened:
+            made = opened.unary_unary(f"/{SERVICE}/ModelInfer", type(asked).SerializeToString)
+            for _ in range(20):
+                made.future(asked)
+            time.sleep(0.005)
+        return service.status()["outcomes"].get("cancelled", 0) > 0
+
+    await_that("some were on their way", left, 30.0)
+    await_that("none is left", lambda: service.status()["versions"]["1"]["pending"] == 0)

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import socket
+import struct
 import threading
 import time
 from collections import Counter
@@ -173,6 +174,25 @@ class TestClients:
             assert sock.recv(4096).startswith(b"HTTP/1.1 408")
         assert service.infer(SAMPLE)[0] == 200
 
+    def test_slow_headers_end_after_their_time(self, service: Service) -> None:
+        """Else one client with many connections could keep all others out."""
+        with socket.create_connection(("127.0.0.1", service.port)) as sock:
+            sock.settimeout(20)
+            sock.sendall(json_post(SAMPLE))
+            assert sock.recv(4096).startswith(b"HTTP/1.1 200")
+            sock.sendall(b"POST /v2/models/scaling/infer HTTP/1.1\r\nHost: h\r\n")
+            assert sock.recv(4096) == b""
+
+    def test_clients_that_leave_behind_requests_in_a_row_cost_no_line(self, service: Service) -> None:
+        for _ in range(20):
+            sock = socket.create_connection(("127.0.0.1", service.port))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # its end is a reset
+            sock.sendall(json_post(SAMPLE) * 8)
+            sock.close()
+        await_that("nothing waits", lambda: service.status()["versions"]["1"]["pending"] == 0)
+        assert service.infer(SAMPLE)[0] == 200
+        assert "Traceback" not in service.log.read_text()
+
     def test_a_body_without_a_length_is_bounded_too(self, service: Service) -> None:
         with socket.create_connection(("127.0.0.1", service.port)) as sock:
             sock.sendall(b"POST /v2/models/scaling/infer HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -215,6 +235,12 @@ class TestClients:
         status, answer = service.infer(SAMPLE)
         assert status == 200
         assert answer["outputs"][0]["data"] == (SAMPLE * 2).reshape(-1).tolist()
+
+
+def json_post(values: NDArray[Any]) -> bytes:
+    """A request for an inference, whole."""
+    body = json_request(values)
+    return b"POST /v2/models/scaling/infer HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
 
 class Answers:
@@ -278,6 +304,11 @@ class TestConnections:
         service.close()
 
 
+def children(pid: int) -> list[int]:
+    """Processes that a process has started."""
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 class TestProcesses:
     def test_killed_engines_cost_no_answer(self, own: Service) -> None:
         killed: set[int] = set()
@@ -312,6 +343,29 @@ class TestProcesses:
             os.kill(stopped, signal.SIGSTOP)
             await_that("it is replaced", lambda: not is_there(stopped), 30.0)
             some_answers(clients)
+        assert clients.wrong == []
+
+    @pytest.mark.slow("a process with a model has ten seconds to fork")
+    def test_a_stopped_model_and_its_engines_cost_no_answer(self, tmp_path: Path) -> None:
+        """Also where engines have less time to be warm than that process has to fork them."""
+        model = scaling_model(tmp_path / "scaling.onnx", 2.0)
+        service = Service(tmp_path, [f"scaling={model}"], "--hang", "500ms", "--start-time", "5s")
+        with Clients(service, {2.0}) as clients:
+            some_answers(clients)
+            for pid in service.processes():
+                os.kill(pid, signal.SIGSTOP)
+            some_answers(clients)
+        assert clients.wrong == []
+        service.close()
+
+    def test_the_end_of_the_template_costs_no_answer(self, own: Service, tmp_path: Path) -> None:
+        (template,) = children(own.process.pid)
+        with Clients(own, {2.0, 3.0}) as clients:
+            some_answers(clients)
+            os.kill(template, signal.SIGKILL)
+            await_that("another one is there", lambda: children(own.process.pid) not in ([], [template]))
+            some_answers(clients)
+            assert own.swap(source=str(scaling_model(tmp_path / "three.onnx", 3.0)), hold_s=0.1)[1]["changed"]
         assert clients.wrong == []
 
     def test_the_end_of_the_process_with_the_model_costs_no_answer(self, own: Service) -> None:

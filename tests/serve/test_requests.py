@@ -145,6 +145,16 @@ def test_integers_out_of_range_are_refused(data: list[Any]) -> None:
         parsed(content, interface=byte)
 
 
+@pytest.mark.parametrize("data", [[1e39, 0.0], [[1e39, 0.0]], [1, 10**39]])
+def test_floats_out_of_range_are_refused(data: list[Any]) -> None:
+    """They would be infinite, which no JSON says."""
+    with pytest.raises(RequestRefused, match="out of its range"):
+        parsed({"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": data}]}, interface=PAIRS)
+
+
+PAIRS = Interface((TensorSpec("x", F4, (ANY, 2)),), (TensorSpec("y", F4, (ANY,)),), "test")
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),

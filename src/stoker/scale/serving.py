@@ -5,7 +5,8 @@ busy). A request is refused on arrival if its predicted end is later than a marg
 engine would take it if it cannot make it any more: without either, a queue under overload answers everything late.
 The measured costs are a belief; a running ratio of times taken to times predicted corrects it, and the size of batches
 follows. What that ratio does not explain is noise: a request is dropped unless there is time for it as well, and for
-its answer to be written behind its batch.
+its answer to be written behind its batch. How much time for noise is learned from how many answers are late; and where
+no other request would take its place, one that will make it by the mean runs: an empty place is lost for certain.
 
 Source: the rules and figures of "Serving" in docs/design/serve.md, from simulations and from measurements.
 """
@@ -26,9 +27,14 @@ _RECENT = 0.1
 _RATIO_BOUNDS = (0.2, 5.0)
 _RESIZE_FRAC = 0.1
 """Change of the ratio after which the size of batches is chosen again."""
-_DEVIATIONS, _MOST_NOISE = 3.0, 1.0
-"""Mean deviations that must fit before a deadline (2.4 standard ones of a normal distribution), and the share of a
-batch's time that they may take: two batches fit, so an idle engine drops nothing for noise alone that has just come."""
+_MOST_NOISE, _LEAST_SPREAD = 1.0, 0.03
+"""Share of a batch's time that noise may take: two batches fit, so an idle engine drops nothing for noise alone that
+has just come. And the least mean deviation: what comes before the queue is not seen by it."""
+_LATE_FRAC, _CAUTION_BY, _CAUTION_BOUNDS, _STRICT = 0.01, 1.0, (0.5, 4.0), 3.5
+"""Share of answers that may be late, how caution follows a batch of which more are, and between what; 3 mean deviations
+are 2.4 standard ones of a normal distribution. Above the last, what may be late does not run even in an empty place."""
+_MOST_AFTER_FRAC = 0.5
+"""Share of the time to answer that writing answers is believed to take at most."""
 _PROBE_S = 1.0
 """If nothing was measured for so long, a request runs although it is believed to be late, so that a belief can heal."""
 _SCAN = 4
@@ -112,6 +118,8 @@ class ServingQueue:
         """Seconds that batches take over those predicted from the curve."""
         self.spread = 0.0
         """Mean deviation of a batch's time from the expected one, as a share of it."""
+        self.caution = 3.0
+        """Mean deviations that must fit before a deadline, learned from how many answers are late."""
         self.after_s = 0.0
         """Seconds from the end of a batch until its answers are written."""
         self._engines = engines
@@ -150,14 +158,15 @@ class ServingQueue:
             return math.inf
         ahead = sum(samples for other, samples in self._samples_by_priority.items() if other <= priority)
         # Batches before it, then its own, with the rest of what waits.
-        batches, rest = divmod(ahead + self._usual_samples, self.batch)
+        batches = max(0, math.ceil((ahead + self._usual_samples) / self.batch) - 1)
+        rest = ahead + self._usual_samples - batches * self.batch
         full_s = self.curve.seconds(self.batch) * self.ratio
         own_s = self.curve.seconds(max(1, math.ceil(rest))) * self.ratio
         busy = sorted([self.left_s(now_s, batch) for batch in self._running])
         # When the last of `batches + 1` starts, each engine taking one when it becomes idle; an engine with two batches
         # counts with the later one.
         ready = ([0.0] * self._engines + busy)[-self._engines :]
-        rounds, place = divmod(int(batches), len(ready))
+        rounds, place = divmod(batches, len(ready))
         return ready[place] + rounds * full_s + own_s + self.after_s
 
     def refusal_s(self, now_s: float, priority: int) -> float | None:
@@ -207,7 +216,7 @@ class ServingQueue:
         samples = 0
         likely = min(self.batch, max(self.waiting_samples, 1))
         # What just makes it by the mean is late half of the time.
-        noise = min(_DEVIATIONS * self.spread, _MOST_NOISE)
+        noise = min(self.caution * max(self.spread, _LEAST_SPREAD), _MOST_NOISE)
 
         def latest_s(samples: int) -> float:
             """When a batch will be answered, nearly always; the noise of the one before it is its own."""
@@ -215,15 +224,21 @@ class ServingQueue:
             return now_s + wait_s + took_s + noise * math.hypot(wait_s, took_s) + self.after_s
 
         usual_s = latest_s(likely)
+        mean_s = now_s + wait_s + self._expected_s(likely) + self.after_s
+        # Of what may be late, only as much goes as others can take the place of.
+        spare = self.waiting_samples - self.batch if self.caution < _STRICT else math.inf
         while self._heap and samples < self.batch and len(others) < _SCAN * self.batch:
             entry = heapq.heappop(self._heap)
             request = entry[3]
             if self._was_cancelled(request):
                 self._leave(request)
-            elif request.deadline_s < usual_s or (
-                request.samples > likely and request.deadline_s < latest_s(request.samples)
+            elif (
+                request.deadline_s < mean_s
+                or (request.deadline_s < usual_s and spare > 0)
+                or (request.samples > likely and request.deadline_s < latest_s(request.samples))
             ):
                 self._leave(request)
+                spare -= request.samples
                 dropped.append(request.number)
                 late = request
             elif chosen and (
@@ -275,9 +290,12 @@ class ServingQueue:
             if abs(self.ratio / self._ratio_of_batch - 1.0) > _RESIZE_FRAC:
                 self.batch, self._ratio_of_batch = self._best_batch(self.ratio), self.ratio
 
-    def answered(self, after_s: float) -> None:
-        """Notes how long after the end of a batch its answers were written."""
-        self.after_s += _RECENT * (after_s - self.after_s)
+    def answered(self, after_s: float, late_frac: float) -> None:
+        """Notes how long after the end of a batch its answers were written, and what share of them was late."""
+        low, high = _CAUTION_BOUNDS
+        self.caution = min(max(self.caution + _CAUTION_BY * (late_frac - _LATE_FRAC), low), high)
+        # At most a share of the time: what stops the whole service once says nothing of the next batch.
+        self.after_s += _RECENT * (min(after_s, _MOST_AFTER_FRAC * self.rules.slo_s) - self.after_s)
 
     def _best_batch(self, ratio: float) -> int:
         # A request may come right after a batch began: it waits for that one, and then for its own.

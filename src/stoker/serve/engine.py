@@ -95,6 +95,14 @@ class Model(Protocol):
     Loading computes nothing: a process whose libraries have started threads cannot be forked.
     """
 
+    @property
+    def in_any_thread(self) -> bool:
+        """Whether another thread than the one that runs an engine may make it.
+
+        Not if an engine starts threads or processes: they would keep the priority of the thread that made it.
+        """
+        ...
+
     def engine(self) -> ModelEngine:
         """An engine, made in the process that will run it."""
         ...

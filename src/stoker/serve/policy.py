@@ -94,6 +94,6 @@ class BatchPolicy(Protocol):
         """Notes that it ended after ``took_s``; None where its engine was lost, which says nothing about its cost."""
         ...
 
-    def answered(self, after_s: float) -> None:
-        """Notes how long after the end of a batch its answers were written."""
+    def answered(self, after_s: float, late_frac: float) -> None:
+        """Notes how long after the end of a batch its answers were written, and what share of them was late."""
         ...

@@ -160,8 +160,10 @@ def serve_trace(
             assert isinstance(what, _Running)
             del busy[what.batch]
             policy.ended(now_s, what.batch, what.samples, what.took_s)
-            policy.answered(front.after_s)
-            trace.latencies_s += [now_s + front.after_s - arrived.pop(each.number) for each in what.requests]
+            latencies_s = [now_s + front.after_s - arrived.pop(each.number) for each in what.requests]
+            late = sum(now_s + front.after_s > each.deadline_s for each in what.requests)
+            policy.answered(front.after_s, late / len(what.requests))
+            trace.latencies_s += latencies_s
             trace.end_s = now_s
             if what.next is not None:
                 policy.begins(now_s, what.next.batch)

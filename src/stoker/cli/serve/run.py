@@ -147,7 +147,13 @@ def _parser() -> Parser:
     add("--max-body", type=size, default=64 << 20, metavar="SIZE", help="of a request (default: 64MiB)")
     add("--slot-bytes", type=size, default=256 << 20, metavar="SIZE",
         help="room for the tensors of a batch; only what is used takes memory (default: 256MiB)")  # fmt: skip
-    add("--body-time", type=duration("10s"), default=10.0, metavar="TIME", help="for a body to arrive (default: 10s)")
+    add(
+        "--body-time",
+        type=duration("10s"),
+        default=10.0,
+        metavar="TIME",
+        help="for headers, then a body (default: 10s)",
+    )
     add("--hang", type=duration("1s"), default=1.0, metavar="TIME",
         help="an engine that takes longer, and 20 times what it should, is replaced (default: 1s)")  # fmt: skip
     add("--start-time", type=duration("5min"), default=300.0, metavar="TIME", help="to load and warm (default: 5min)")

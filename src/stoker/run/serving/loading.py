@@ -4,33 +4,57 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import socket
 from pathlib import Path
 
 import msgspec
 
 from stoker.core.code.definitions import load_function
-from stoker.core.processes.parents import die_with
-from stoker.run.serving.background import in_background
-from stoker.run.serving.sources import ModelForm
+from stoker.core.processes.background import in_background
+from stoker.core.processes.parents import die_with, set_name
+from stoker.run.serving.sources import EngineName, ModelForm
+from stoker.run.serving.template import ModelOrder
 from stoker.serve.engine import Model
 from stoker.serve.processes.model_process import ModelProcess
 
+_NEEDED: dict[EngineName, tuple[str, ...]] = {
+    "onnx": ("onnxruntime", "stoker.serve.engines.onnx_model"),
+    "torch": ("stoker.serve.engines.torch_model",),
+    "int": ("stoker.run.serving.package_model",),
+    "rtl": ("stoker.run.serving.package_model",),
+}
+"""Libraries of engines: seconds of import, of which those that are not needed are spared."""
 
-def serve_model(fd: int, text: str, *, behind: bool) -> None:
-    """Loads a model and forks its engines until the service is gone.
 
-    Args:
-        fd: socket to the service.
-        text: the form of the model, as JSON.
-        behind: whether what answers requests meanwhile goes first.
-    """
-    form = msgspec.json.decode(text, type=ModelForm)
-    loaded = functools.partial(load, form)
-    if behind and form.path:  # the code of a user's function expects the main thread
+def prepare(order: bytes) -> None:
+    """Imports in the template what an order needs, behind those that answer requests meanwhile."""
+    wanted = _read(order)
+
+    def imports() -> None:
+        for name in _NEEDED[wanted.form.engine]:
+            with contextlib.suppress(ImportError):  # raised again where it is needed
+                importlib.import_module(name)
+
+    if wanted.behind:
+        in_background(imports)
+    else:
+        imports()
+
+
+def serve_order(order: bytes, sock: socket.socket) -> None:
+    """Loads the model of an order and forks its engines until the service is gone."""
+    set_name(b"stoker_model")
+    importlib.invalidate_caches()  # files of the user may be newer than the template
+    wanted = _read(order)
+    loaded = functools.partial(load, wanted.form)
+    if wanted.behind and wanted.form.path:  # the code of a user's function expects the main thread
         loaded = functools.partial(in_background, loaded)
-    with contextlib.suppress(OSError):  # the service is gone
-        ModelProcess(socket.socket(fileno=fd), die_with).run(loaded)
+    ModelProcess(sock, die_with).run(loaded)
+
+
+def _read(order: bytes) -> ModelOrder:
+    return msgspec.json.decode(order, type=ModelOrder)
 
 
 def load(form: ModelForm) -> Model:

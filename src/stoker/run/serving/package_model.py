@@ -45,6 +45,11 @@ class PackageModel:
         self._compiled = CompiledEngine(self._package.graph) if engine == "int" else None
         self._design = simulated_design(self._package, design) if engine == "rtl" else None
 
+    @property
+    def in_any_thread(self) -> bool:
+        """Whether an engine has neither threads nor a simulator."""
+        return self._design is None and (self._compiled is not None or self._threads == 1)
+
     def engine(self) -> PackageEngine:
         """An engine of this process: threads of ONNX Runtime and a simulator's pipes are its own."""
         graph, digest = self._package.graph, self._package.digest

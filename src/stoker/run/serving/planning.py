@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stoker.run.serving.sources import ModelForm
-from stoker.run.serving.starting import start_model
+from stoker.run.serving.template import ModelTemplate
 from stoker.scale.serving import CostCurve, ServingQueue, ServingRules
 from stoker.serve.figures import ModelFigures
 from stoker.serve.models.version import Costs, ModelVersion, VersionSettings
@@ -88,8 +88,9 @@ def measured(form: ModelForm, max_batch: int) -> Costs:
 async def _measured(form: ModelForm, max_batch: int) -> Costs:
     rules = ServingRules(max_batch=max_batch)
     lost: list[str] = []
+    template = ModelTemplate()
     version = ModelVersion(
-        form.text, functools.partial(start_model, form, False),
+        form.text, functools.partial(template.start, form),
         VersionSettings(pool=PoolSettings(engines=1, max_batch=max_batch)),
         lambda costs, engines: ServingQueue(rules, CostCurve(tuple(costs)), engines), ModelFigures(), lost.append,
     )  # fmt: skip
@@ -97,3 +98,4 @@ async def _measured(form: ModelForm, max_batch: int) -> Costs:
         return (await version.start()).costs
     finally:
         await version.close()
+        template.close()

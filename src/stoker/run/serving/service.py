@@ -24,6 +24,7 @@ from stoker.core.texts import escaped
 from stoker.records.events import Event, RunEnded, RunHeader, ServedWindow, VersionStarted
 from stoker.records.runlog import RunLog
 from stoker.run.serving.starting import Starter, StartPlan
+from stoker.run.serving.template import ModelTemplate
 from stoker.serve.figures import FigureWindows, ModelFigures
 from stoker.serve.http.door import ClientBounds, InferenceDoor, OpenModel
 from stoker.serve.http.metrics import metrics_of
@@ -102,6 +103,7 @@ class _Service:
         self._begun_s = time.monotonic()
         self._log = RunLog(plan.folder, functools.partial(_header, plan), notify=say)
         self._open: dict[str, OpenModel] = {}
+        self._template = ModelTemplate()
 
     async def run(self) -> None:
         """Loads, serves, drains."""
@@ -142,6 +144,7 @@ class _Service:
             sock.close()
             for opened in self._open.values():
                 await opened.model.abort()
+            self._template.close()
             self._log.close()
 
     async def _start_grpc(self, is_ready: Callable[[], bool]) -> GrpcDoor | None:
@@ -161,7 +164,7 @@ class _Service:
 
     async def _add(self, name: str, source: str) -> None:
         figures = ModelFigures()
-        starter = Starter(name, self._plan.start, figures, self._say)
+        starter = Starter(name, self._plan.start, self._template, figures, self._say)
 
         async def started(source: str, label: str) -> ModelVersion:
             version = await starter.version(source, label)

@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import functools
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-
-import msgspec
 
 from stoker.core.errors import ConfigError, ServingError
 from stoker.core.units import format_seconds
 from stoker.run.serving.sources import ModelForm, chosen_forms, forms_of
+from stoker.run.serving.template import ModelTemplate
 from stoker.scale.serving import CostCurve, ServingQueue, ServingRules
 from stoker.serve.figures import ModelFigures
 from stoker.serve.models.version import Costs, ModelVersion, VersionSettings
-
-
-def start_model(form: ModelForm, while_serving: bool, sock: socket.socket) -> subprocess.Popen[bytes]:
-    """Starts the process that loads a model, with less right to processors if requests are answered meanwhile."""
-    environ = os.environ | {
-        # Its libraries must not start threads before the engines are forked; these set their own number.
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-    }
-    text = msgspec.json.encode(form).decode()
-    words = [str(sock.fileno()), str(os.getpid()), text, "behind" if while_serving else "first"]
-    command = [sys.executable, "-m", "stoker.run.serving.model_main", *words]
-    return subprocess.Popen(command, pass_fds=[sock.fileno()], stdin=subprocess.DEVNULL, env=environ)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +38,17 @@ class Starter:
     Args:
         name: of the model.
         plan: how.
+        template: that their processes are forked from.
         figures: told what versions do.
         say: shows a line to people.
     """
 
-    def __init__(self, name: str, plan: StartPlan, figures: ModelFigures, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, name: str, plan: StartPlan, template: ModelTemplate, figures: ModelFigures, say: Callable[[str], None]
+    ) -> None:
         self._name = name
         self._plan = plan
+        self._template = template
         self._figures = figures
         self._say = say
         self._serves = False
@@ -83,9 +69,7 @@ class Starter:
         return version
 
     async def _start(self, form: ModelForm, label: str, settings: VersionSettings) -> ModelVersion:
-        version = ModelVersion(
-            label, functools.partial(start_model, form, self._serves), settings, self._policy, self._figures, self._say
-        )
+        version = self._version(form, label, settings)
         try:
             ready = await version.start()
         except BaseException:
@@ -99,6 +83,10 @@ class Starter:
         )
         return version
 
+    def _version(self, form: ModelForm, label: str, settings: VersionSettings) -> ModelVersion:
+        start = functools.partial(self._template.start, form)
+        return ModelVersion(label, start, settings, self._policy, self._figures, self._say, behind=self._serves)
+
     def _policy(self, costs: Costs, engines: int) -> ServingQueue:
         return ServingQueue(self._plan.rules, CostCurve(tuple(costs)), engines)
 
@@ -107,14 +95,7 @@ class Starter:
         alone = replace(self._plan.version, pool=replace(self._plan.version.pool, engines=1))
         found: list[tuple[float, ModelForm]] = []
         for form in forms:
-            version = ModelVersion(
-                self._name,
-                functools.partial(start_model, form, self._serves),
-                alone,
-                self._policy,
-                self._figures,
-                self._say,
-            )
+            version = self._version(form, self._name, alone)
             try:
                 ready = await version.start()
                 rate, batch = capacity(ready.costs, self._plan.rules, 1)

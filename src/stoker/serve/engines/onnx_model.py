@@ -36,6 +36,11 @@ class OnnxModel:
         self._path = path
         self._threads = threads
 
+    @property
+    def in_any_thread(self) -> bool:
+        """Whether a session starts no threads."""
+        return self._threads == 1
+
     def engine(self) -> OnnxSessionEngine:
         """An engine of this process."""
         options = self._runtime.SessionOptions()

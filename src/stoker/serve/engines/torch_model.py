@@ -35,6 +35,11 @@ class TorchModel:
         self._by_name = by_name
         self._threads = threads
 
+    @property
+    def in_any_thread(self) -> bool:
+        """Whether torch starts no threads for it."""
+        return self._threads == 1
+
     def engine(self) -> TorchEngine:
         """An engine of this process."""
         torch.set_num_threads(self._threads)

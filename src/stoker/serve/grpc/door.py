@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
@@ -150,6 +151,10 @@ class GrpcDoor:
             if opened is not None:
                 opened.figures.outcomes[refusal.outcome] += 1
             return await context.abort(_STATUS[refusal.status], str(refusal))
+        except asyncio.CancelledError:  # the client has gone
+            if opened is not None:
+                opened.figures.outcomes["cancelled"] += 1
+            raise
         opened.figures.answered(monotonic() - arrived_s)
         return answer
 

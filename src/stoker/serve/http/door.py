@@ -13,7 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from stoker.serve.figures import ModelFigures
 from stoker.serve.http.headers import Headers, RequestHeaders, answer_headers, read_headers, refusal_answer
@@ -29,6 +29,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
+_LOOK_S = 0.5
+"""Between two looks at all connections, of which there may be thousands."""
 _PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
 
 
@@ -40,7 +42,7 @@ class ClientBounds:
         slo_s: time from arrival to answer; infinite for none.
         max_body_bytes: of one request.
         max_held_bytes: of all requests that are being read or answered.
-        body_s: time for a body to arrive.
+        body_s: time for a body to arrive, and for headers.
         token: that clients must send; None where only this machine connects.
     """
 
@@ -49,6 +51,14 @@ class ClientBounds:
     max_held_bytes: int = 1 << 30
     body_s: float = 10.0
     token: bytes | None = None
+
+
+class WatchedConnection(Protocol):
+    """A connection whose client may be slow to say what it wants."""
+
+    def sweep(self, now_s: float) -> None:
+        """Ends it, if headers take too long."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -78,6 +88,9 @@ class InferenceDoor:
         self._reading: dict[asyncio.Task[Any], float] = {}
         """Tasks that wait for a body, and since when."""
         self._late: set[asyncio.Task[Any]] = set()
+        self._looked_s = 0.0
+        self.connections: set[WatchedConnection] = set()
+        """Those that are open."""
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Answers one request."""
@@ -101,6 +114,11 @@ class InferenceDoor:
             await refuse(send, refusal)
             return
         await self._infer(opened, headers, receive, send)
+
+    @property
+    def header_s(self) -> float:
+        """Time for the headers of a request to arrive: that of a body."""
+        return self._settings.body_s
 
     def inference(self, url: bytes) -> OpenModel | None:
         """The model whose inference is at a URL, as clients mostly write it; None for any other."""
@@ -216,7 +234,11 @@ class InferenceDoor:
             del self._reading[task]
 
     def sweep(self, now_s: float) -> None:
-        """Ends the wait for bodies that take too long; called now and then."""
+        """Ends the wait for bodies and headers that take too long; called now and then."""
+        if now_s - self._looked_s > _LOOK_S:
+            self._looked_s = now_s
+            for connection in list(self.connections):
+                connection.sweep(now_s)
         for task, arrived_s in self._reading.items():
             if now_s - arrived_s > self._settings.body_s and task not in self._late:
                 self._late.add(task)

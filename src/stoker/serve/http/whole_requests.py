@@ -39,19 +39,40 @@ class InferenceConnection(HttpToolsProtocol):
         self._item: WholeRequest | None = None
         """That has no answer yet."""
         self.cycle = self._direct = _Direct()
+        self._ordinary: list[RequestResponseCycle] = []
+        """Requests that pass ASGI, of which the last may have no answer yet."""
+        self._bound_s: float | None = config.timeout_keep_alive
+        """Time for the headers that are to come; None while a request is read or answered, and behind one."""
+        self._waits_since_s: float | None = None
         self._known: tuple[list[tuple[bytes, bytes]], RequestHeaders] = ([], read_headers([]))
         """Headers of the last inference: those of the next are mostly the same."""
         self._defaults: tuple[object, bytes] = (None, b"")
         """Headers of all answers, as uvicorn has them for a second, and as bytes."""
 
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Is watched from now on."""
+        super().connection_made(transport)
+        self._door.connections.add(self)
+
+    def sweep(self, now_s: float) -> None:
+        """Closes the connection, if headers take too long: one client with many could keep all others out."""
+        if self._bound_s is None:
+            return
+        if self._waits_since_s is None:
+            self._waits_since_s = now_s
+        elif now_s - self._waits_since_s > self._bound_s:
+            self.transport.close()
+
     def on_message_begin(self) -> None:
         """Leaves the scope of ASGI to requests that need it."""
+        self._bound_s, self._waits_since_s = self._door.header_s, None
         self.url = b""
         self.expect_100_continue = False
         self.headers = []
 
     def on_headers_complete(self) -> None:
         """Decides how a request is answered."""
+        self._bound_s = None
         opened, parser = self._door.inference(self.url), self.parser
         assert parser is not None, "it calls this"
         if (
@@ -76,6 +97,9 @@ class InferenceConnection(HttpToolsProtocol):
         self.url, self.expect_100_continue = url, expects
         self.headers += headers
         super().on_headers_complete()
+        self._ordinary = [each for each in self._ordinary if not each.response_complete]
+        if self.cycle is not self._direct:
+            self._ordinary.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         """Keeps a part."""
@@ -113,8 +137,13 @@ class InferenceConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody waits for an answer any more."""
+        self._door.connections.discard(self)
         if self._item is not None:
             self._item.left()
+        self.pipeline.clear()
+        for cycle in self._ordinary:  # uvicorn tells the last one alone
+            cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
 
     def answer(self, body: bytes, json_bytes: int | None) -> None:

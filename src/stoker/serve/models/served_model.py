@@ -210,7 +210,7 @@ async def _drain_and_close(version: ModelVersion) -> None:
         await version.drained()
     finally:
         with contextlib.suppress(OSError):
-            await version.close()
+            await version.close(at_once=False)
 
 
 def _signature(version: ModelVersion) -> str:

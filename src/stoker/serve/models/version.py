@@ -88,16 +88,17 @@ class ModelVersion:
 
     Args:
         label: of the version, as answers name it.
-        start_model: starts the process that loads it.
+        start_model: has the process started that loads it.
         settings: how it runs.
         make_policy: from its measured costs.
         seen: told what happens.
         say: shows a line to people.
+        behind: whether others answer requests while it starts.
     """
 
     def __init__(
         self, label: str, start_model: StartModel, settings: VersionSettings, make_policy: MakePolicy, seen: Seen,
-        say: Callable[[str], None],
+        say: Callable[[str], None], *, behind: bool = False,
     ) -> None:  # fmt: skip
         self.label = label
         self.settings = settings
@@ -106,7 +107,7 @@ class ModelVersion:
         self.answered = 0
         self.troubled = asyncio.Event()
         """Set at the first failure, and when more engines are lost than someone else may have ended."""
-        self.pool = EnginePool(start_model, settings.pool, self, label, say)
+        self.pool = EnginePool(start_model, settings.pool, self, label, say, behind=behind)
         self._make_policy = make_policy
         self._seen = seen
         self._loop = asyncio.get_running_loop()
@@ -193,12 +194,12 @@ class ModelVersion:
             self._empty = self._loop.create_future()
             await self._empty
 
-    async def close(self) -> None:
-        """Ends its processes; requests that are left are refused."""
+    async def close(self, *, at_once: bool = True) -> None:
+        """Ends its processes, which may take a moment unless ``at_once``; requests that are left are refused."""
         self._answer_computed()
         for item in list(self._pending.values()):
             self._refuse(item, too_late(1.0, "the service ends"))
-        await self.pool.close()
+        await self.pool.close(at_once=at_once)
 
     def engine_idle(self) -> None:
         """An engine is there for the next batch."""
@@ -343,7 +344,9 @@ class ModelVersion:
         for batch, slot, done, ended_s in computed:
             self._answer_batch(batch, slot, done)
             self.pool.ring.give_back(slot)
-            self.policy.answered(monotonic() - ended_s)
+            now_s = monotonic()
+            late = sum([item.deadline_s < now_s for item in batch.items])
+            self.policy.answered(now_s - ended_s, late / len(batch.items))
 
     def _answer_batch(self, batch: _Batch, slot: int, done: BatchDone) -> None:
         memory, interface = self.pool.memory(slot), self.interface

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from stoker.core.processes.background import in_background
 from stoker.core.slots.ring import Mapping
 from stoker.serve.engine import Model, ModelEngine, TensorSpec
 from stoker.serve.processes.messages import (
@@ -50,8 +51,8 @@ class EngineProcess:
     def run(self, model: Model) -> None:
         """Makes the engine, measures it, and computes what comes."""
         try:
-            engine = model.engine()
-            costs = measure(engine, self._birth.max_batch, self._birth.budget_s)
+            behind = self._birth.behind and model.in_any_thread
+            engine, costs = in_background(lambda: self._warm(model)) if behind else self._warm(model)
         except Exception as error:  # the user's model: the service says what it is
             self._channel.send(EngineMessage.FAILED, pack(Failure(told(error))))
             return
@@ -59,6 +60,10 @@ class EngineProcess:
         while (frames := self._channel.receive()) is not None:
             for frame in frames:
                 self._compute(engine, unpack(frame.body, BatchRun))
+
+    def _warm(self, model: Model) -> tuple[ModelEngine, list[tuple[int, float]]]:
+        engine = model.engine()
+        return engine, measure(engine, self._birth.max_batch, self._birth.budget_s)
 
     def _compute(self, engine: ModelEngine, run: BatchRun) -> None:
         memory = self._memory.get(run.slot)

@@ -1,4 +1,4 @@
-"""What the service, the process with a loaded model and its engines say to each other."""
+"""What the service, the template, processes with a loaded model and their engines say to each other."""
 
 from __future__ import annotations
 
@@ -37,6 +37,12 @@ class EngineMessage(enum.IntEnum):
     """It is computed: :class:`BatchDone`."""
     BROKEN = 8
     """The model raised: :class:`Failure`; the engine goes on."""
+    START = 9
+    """Fork a process for a model: an order, with its socket to the service."""
+    STARTED = 10
+    """It is forked, or cannot be: then its socket is closed."""
+    BORN = 11
+    """The process for a model has begun: its own pidfd."""
 
 
 FRAMING = Framing("<HBBII", _MAGIC, _PROTOCOL, EngineMessage, _MAX_BYTES)
@@ -51,6 +57,8 @@ class Birth(msgspec.Struct, array_like=True):
     max_batch: int = 1
     budget_s: float = 5.0
     """That measuring its costs may take."""
+    behind: bool = False
+    """Whether others answer requests meanwhile, which go first."""
 
 
 class Failure(msgspec.Struct, array_like=True):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import socket
-import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 
 import numpy as np
@@ -32,11 +32,17 @@ from stoker.serve.processes.pooled import GivenBatch, PooledEngine, PoolListener
 from stoker.wire.framing import Frame
 from stoker.wire.polled import PolledChannel
 
-StartModel = Callable[[socket.socket], "subprocess.Popen[bytes]"]
-"""Starts the process that loads the model, with its end of a socket."""
+StartModel = Callable[[socket.socket, bool], object]
+"""Has the process started that loads the model: given its end of a socket, and whether others answer meanwhile."""
 
 _FORK_S = 10.0
 """A process with a loaded model that does not fork for so long hangs: it is replaced."""
+_START_S = 30.0
+"""The template forks in milliseconds, and imports before that where a library is new; later it hangs."""
+_GRACE_S = 2.0
+"""That a process has to end by itself where nobody waits for it."""
+_END_S = 5.0
+"""That the kernel may take to end a process that is killed."""
 _BACK_OFF_S = (0.0, 0.0, 0.1, 0.5, 2.0, 5.0)
 """Before an engine or a model is started again, by how many were lost in a row before they were ready."""
 
@@ -45,16 +51,17 @@ class EnginePool:
     """The engines of one version, in the event loop of the service.
 
     Args:
-        start_model: starts the process that loads the model.
+        start_model: has the process started that loads the model.
         settings: sizes and times.
         listener: is given what engines did.
         name: of the model, for messages.
         say: shows a line to people.
+        behind: whether others answer requests while it starts.
     """
 
     def __init__(
         self, start_model: StartModel, settings: PoolSettings, listener: PoolListener, name: str,
-        say: Callable[[str], None],
+        say: Callable[[str], None], *, behind: bool = False,
     ) -> None:  # fmt: skip
         self.settings = settings
         # Of an engine: the batch that it computes, the next one, and the last one, of which answers are made.
@@ -68,10 +75,13 @@ class EnginePool:
         self._start_model = start_model
         self._listener = listener
         self._name = name
+        self._behind = behind
         self._say = say
         self._loop = asyncio.get_running_loop()
-        self._process: subprocess.Popen[bytes] | None = None
         self._model: PolledChannel[EngineMessage] | None = None
+        self._model_pidfd = -1
+        self._asked_s = 0.0
+        """When the process with the model was asked for."""
         self._loaded = False
         self._numbers = 0
         self._failures = 0
@@ -96,8 +106,8 @@ class EnginePool:
     @property
     def pids(self) -> list[int]:
         """Process ids: of the loaded model, then of its engines."""
-        own = [self._process.pid] if self._process is not None else []
-        return own + [pid for each in self.engines.values() if (pid := _pid_of(each.pidfd)) > 0]
+        pidfds = [self._model_pidfd, *(each.pidfd for each in self.engines.values())]
+        return [pid for pidfd in pidfds if pidfd >= 0 and (pid := _pid_of(pidfd)) > 0]
 
     @property
     def num_ready(self) -> int:
@@ -135,13 +145,16 @@ class EnginePool:
             if engine.given and now_s - engine.since_s > engine.given[0].limit_s:
                 self._say(f"`{self._name}`: an engine hangs for {now_s - engine.since_s:.1f} s, it is replaced")
                 self.kill(engine)
+            elif engine.pidfd < 0:
+                if now_s - engine.asked_s > _FORK_S:
+                    self._say(f"`{self._name}`: the process with the model does not answer, it is replaced")
+                    self._kill_model()
+                    return
             elif engine.ready is None and now_s - engine.asked_s > self.settings.start_s:
                 self._say(f"`{self._name}`: an engine is not warm after {self.settings.start_s:g} s, it is replaced")
                 self.kill(engine)
-            elif engine.pidfd < 0 and now_s - engine.asked_s > _FORK_S:
-                self._say(f"`{self._name}`: the process with the model does not answer, it is replaced")
-                self._kill_model()
-                return
+        if self._model is not None and self._model_pidfd < 0 and now_s - self._asked_s > _START_S:
+            self._model_lost()
 
     def kill(self, engine: PooledEngine) -> None:
         """Ends an engine at once, stopped or not."""
@@ -150,22 +163,23 @@ class EnginePool:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(engine.pidfd, signal.SIGKILL)
 
-    async def close(self) -> None:
-        """Ends all processes; they have no batch any more."""
+    async def close(self, *, at_once: bool = True) -> None:
+        """Ends all processes; they have no batch any more.
+
+        Args:
+            at_once: by a signal; else they end by themselves if they can, behind those that answer requests.
+        """
         self._closing = True
         for timer in self._timers:
             timer.cancel()
-        for engine in list(self.engines.values()):
-            self.kill(engine)
-            self._forget(engine)
+        if self._model is not None and self._model_pidfd < 0:
+            self._hear_model()  # it may have told a moment ago; one that has not finds its socket closed
+        pidfds = [self._forget(engine) for engine in list(self.engines.values())]
         if self._model is not None:
-            self._loop.remove_reader(self._model.fileno())
-            self._model.close()
-            self._model = None
-        if self._process is not None:
-            process, self._process = self._process, None
-            process.kill()
-            await self._loop.run_in_executor(None, process.wait)
+            pidfds.append(self._forget_model())
+        ending = [pidfd for pidfd in pidfds if pidfd >= 0]
+        if ending:
+            await self._loop.run_in_executor(None, _end, ending, 0.0 if at_once else _GRACE_S)
         self._memory.clear()
         self.ring.close()
         if not self._first.done():
@@ -173,11 +187,12 @@ class EnginePool:
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = self._start_model(theirs)
-        self._loaded = False
         self._model = PolledChannel(ours, FRAMING, blocking=False)
+        self._loaded = False
+        self._asked_s = monotonic()
         self._loop.add_reader(ours.fileno(), self._hear_model)
+        with theirs:
+            self._start_model(theirs, self._behind)
 
     def _hear_model(self) -> None:
         assert self._model is not None
@@ -189,7 +204,9 @@ class EnginePool:
             self._model_lost()
             return
         for frame in frames:
-            if frame.kind is EngineMessage.LOADED:
+            if frame.kind is EngineMessage.BORN:
+                (self._model_pidfd,) = frame.fds
+            elif frame.kind is EngineMessage.LOADED:
                 self._loaded = True
                 for _ in range(self.settings.engines - len(self.engines)):
                     self._fork()
@@ -218,7 +235,10 @@ class EnginePool:
         settings, ring = self.settings, self.ring
         # One that takes the place of another costs what that did: it is only warmed.
         measure_s = 0.0 if self._first.done() else settings.measure_s
-        birth = Birth(engine.number, ring.slot_bytes * ring.num_slots, ring.slot_bytes, settings.max_batch, measure_s)
+        birth = Birth(
+            engine.number, ring.slot_bytes * ring.num_slots, ring.slot_bytes, settings.max_batch, measure_s,
+            self._behind or self.num_ready > 0,
+        )  # fmt: skip
         # Sockets take a few hundred bytes at once: what is sent here never waits.
         with theirs, contextlib.suppress(OSError):
             self._model.send(EngineMessage.FORK, pack(birth), (theirs.fileno(), ring.fd))
@@ -240,6 +260,7 @@ class EnginePool:
             self.idle.append(engine)
             if not self._first.done():
                 self._first.set_result(engine.ready)
+            self._behind = False
             self._listener.engines_changed(self.num_ready)
             self._listener.engine_idle()
         elif frame.kind is EngineMessage.FAILED:
@@ -268,7 +289,8 @@ class EnginePool:
             return
         self.lost += 1
         self.kill(engine)
-        self._forget(engine)
+        if (pidfd := self._forget(engine)) >= 0:
+            os.close(pidfd)
         if engine.ready is None:
             self._failures += 1
         self._listener.engines_changed(self.num_ready)
@@ -278,36 +300,45 @@ class EnginePool:
             self._listener.batch_lost(engine)
         self._later(self._fork)
 
-    def _forget(self, engine: PooledEngine) -> None:
+    def _forget(self, engine: PooledEngine) -> int:
+        """Closes the connection to an engine; its pidfd, or -1 where it is not known."""
         del self.engines[engine.number]
         if engine in self.idle:
             self.idle.remove(engine)
         self._loop.remove_reader(engine.channel.fileno())
         engine.channel.close()
-        if engine.pidfd >= 0:
-            os.close(engine.pidfd)
-            engine.pidfd = -1
+        pidfd, engine.pidfd = engine.pidfd, -1
+        return pidfd
 
     def _kill_model(self) -> None:
-        if self._process is not None:
-            self._process.kill()
+        if self._model_pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._model_pidfd, signal.SIGKILL)
 
-    def _model_lost(self) -> None:
-        """The process with the model has ended, and the kernel ends its engines."""
-        if self._closing or self._model is None or self._process is None:
-            return
+    def _forget_model(self) -> int:
+        """Closes the connection to the process with the model; its pidfd, or -1 where it has not told."""
+        assert self._model is not None, "it is there"
         self._loop.remove_reader(self._model.fileno())
         self._model.close()
         self._model = None
         self._loaded = False
-        self._process.kill()
-        self._process.wait()  # it has ended, or its socket is closed and it is killed: no wait to speak of
+        pidfd, self._model_pidfd = self._model_pidfd, -1
+        return pidfd
+
+    def _model_lost(self) -> None:
+        """The process with the model has ended, and the kernel ends its engines; or there was none within its time."""
+        if self._closing or self._model is None:
+            return
+        self._kill_model()
+        pidfd = self._forget_model()
+        if pidfd >= 0:
+            os.close(pidfd)
         self._failures += 1
         if self._first.done() and not self._first.exception():
             self._say(f"`{self._name}`: the process with the model has ended, it is started again")
             self._later(self._start)
         else:
-            self._fail(f"the process that loads it ended with status {self._process.returncode}")
+            self._fail("the process that loads it has ended; what it said, or the kernel's log, says why")
 
     def _fail(self, text: str) -> None:
         error = ServingError(f"`{self._name}` must be a model that runs: {text}")
@@ -327,6 +358,30 @@ class EnginePool:
 
         timer = self._loop.call_later(delay_s, now)
         self._timers.add(timer)
+
+
+def _end(pidfds: Sequence[int], grace_s: float) -> None:
+    """Ends processes, which may be no children of this one: by a signal if they do not by themselves."""
+    left = _running(pidfds, grace_s)
+    for pidfd in left:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    _running(left, _END_S)
+    for pidfd in pidfds:
+        os.close(pidfd)
+
+
+def _running(pidfds: Iterable[int], wait_s: float) -> set[int]:
+    """Processes that have not ended after a time; as soon as all have, none."""
+    running, until_s = set(pidfds), monotonic() + wait_s
+    poll = select.poll()
+    for pidfd in running:
+        poll.register(pidfd, select.POLLIN)
+    while running and (left_s := until_s - monotonic()) > 0.0:
+        for pidfd, _ in poll.poll(1e3 * left_s):
+            poll.unregister(pidfd)
+            running.discard(pidfd)
+    return running
 
 
 def _pid_of(pidfd: int) -> int:

@@ -218,9 +218,12 @@ def _from_json(given: _Input, spec: TensorSpec, count: int) -> npt.NDArray[np.ge
         raise malformed(f"`data` of `{spec.name}` must be given, or `{_BINARY}` among its parameters")
     try:
         values = _numbers[spec.dtype.kind].decode(raw)
-        array = np.array(values, spec.dtype)
+        with np.errstate(over="ignore"):
+            array = np.array(values, spec.dtype)
     except (msgspec.MsgspecError, OverflowError):
         array = _nested(raw, spec)
+    if spec.dtype.kind == "f" and not np.isfinite(array).all():  # JSON has none: they were too large
+        raise malformed(f"`data` of `{spec.name}` must be numbers of {name_of(spec.dtype)}, got one out of its range")
     if array.size != count:
         raise malformed(f"`data` of `{spec.name}` must have {count} numbers for shape {given.shape}, got {array.size}")
     return array
@@ -233,7 +236,8 @@ def _nested(raw: bytes, spec: TensorSpec) -> npt.NDArray[np.generic]:
         array = np.array(msgspec.json.decode(raw))
         if array.dtype.kind not in {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}[spec.dtype.kind]:
             raise malformed(f"{problem}, got {array.dtype}")
-        cast = array.astype(spec.dtype)
+        with np.errstate(over="ignore"):
+            cast = array.astype(spec.dtype)
     except (ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise malformed(f"{problem}: {str(error)[:120]}") from None
     if spec.dtype.kind in "iu" and not np.array_equal(cast, array):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from stoker.run.serving.background import in_background
+from stoker.core.processes.background import in_background
 
 
 def niceness() -> int:
