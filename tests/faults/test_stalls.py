@@ -61,7 +61,7 @@ class TestStopped:
         with served(workers=2) as record:
             assert_same(driven(KINDS[kind], strike), expected)
             assert not any(is_alive(pid) for pid in stopped)
-        assert time.monotonic() - begun < 15.0
+        assert time.monotonic() - begun < 30.0  # a few seconds, on a machine that is busy with others
         lost = [event for event in record.lost() if event.pid in stopped]
         assert {event.pid for event in lost} == set(stopped)
         for event in lost:
