@@ -93,7 +93,8 @@ class ConstantSums:
         if value < len(self.inputs):
             return self.inputs[value]
         if value < self.given:
-            return (self.constants[value - len(self.inputs)],) * 2
+            constant = self.constants[value - len(self.inputs)]
+            return constant, constant
         found = self.sums[value - self.given]
         return found.low, found.high
 
