@@ -109,6 +109,34 @@ def test_a_value_may_have_two_grids() -> None:
         assert np.abs(found - module(*data.inputs).numpy()).max() <= 0.2 * 1.01
 
 
+class Shared(nn.Module):
+    """As torchao writes a residual: whole numbers that two read, and values that are put on their own grid again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("whole", torch.randint(-127, 128, (4, 4), dtype=torch.int8))
+        self.register_buffer("scales", torch.rand(4) * 0.01 + 0.001)
+        self.register_buffer("zeros", torch.zeros(4, dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        whole = OPS.quantize_per_tensor(x, 0.03, 3, *SIGNED)
+        first, second = (OPS.dequantize_per_tensor(whole, 0.03, 3, *SIGNED) for _ in range(2))
+        weight = OPS.dequantize_per_channel(self.whole, self.scales, self.zeros, 0, -127, 127, torch.int8)
+        x = on(functional.relu(on(functional.linear(first, weight), 0.05, -1, SIGNED) + second), 0.04, -128, SIGNED)
+        return on(on(x, 0.04, -128, SIGNED).flatten(1), 0.04, -128, SIGNED)
+
+
+def test_whole_numbers_that_two_read_and_a_grid_that_is_stated_again() -> None:
+    torch.manual_seed(0)
+    module, data = Shared(), Samples((torch.randn(64, 4),), None)
+    graph = quantise(module, data).graph
+    found = {(value.scale, value.zero_point) for value in graph.values.values()}
+    assert {(0.03, 3), (0.05, -1), (0.04, -128)} == found
+    numbers = NumpyEngine(graph)({graph.inputs[0].name: data.inputs[0].numpy()})["output"]
+    with torch.no_grad():
+        assert np.abs(numbers - module(*data.inputs).numpy()).max() <= 0.05 * 1.01
+
+
 class Wrong(nn.Module):
     def __init__(self, form: str) -> None:
         super().__init__()

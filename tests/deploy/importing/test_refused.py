@@ -60,7 +60,8 @@ class Padded(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.added:
             rows = x[:, None]
-            return functional.scaled_dot_product_attention(rows, rows, rows, attn_mask=rows @ rows.mT)  # added
+            mask = rows @ rows.transpose(2, 3)
+            return functional.scaled_dot_product_attention(rows, rows, rows, attn_mask=mask)  # added
         return self.layer(x, src_key_padding_mask=(x == 0).all(2))  # compared
 
 
