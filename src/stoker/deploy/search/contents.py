@@ -6,7 +6,7 @@ The counts follow the text of ``rtl/units``; what synthesis makes of them is fit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from stoker.deploy.rtl.structure import Parameter
 from stoker.deploy.search.memory_forms import MemoryShape
@@ -57,12 +57,12 @@ class UnitContents:
 
     def __add__(self, other: UnitContents) -> UnitContents:
         sums = {each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)}
-        return UnitContents(**sums | {"longest": max(self.longest, other.longest)})
+        return replace(UnitContents(**sums), longest=max(self.longest, other.longest))
 
     def times(self, count: int) -> UnitContents:
         """So many of them."""
         times = {each.name: getattr(self, each.name) * count for each in fields(self)}
-        return UnitContents(**times | {"longest": self.longest if count else 0})
+        return replace(UnitContents(**times), longest=self.longest if count else 0)
 
 
 def contents_of(module: str, parameters: Mapping[str, Parameter]) -> UnitContents:
