@@ -9,7 +9,7 @@ from stoker.deploy.rtl.engine.compiling import compiled, least_engine
 from stoker.deploy.rtl.engine.cycles import cycles_by_value, sample_cycles
 from stoker.deploy.rtl.engine.shape import LANES, EngineShape
 from stoker.deploy.search.engine_model import engine_model_of, fitted_engines
-from stoker.deploy.search.engines import Engine
+from stoker.deploy.search.engines import EngineFamily
 from stoker.deploy.search.families import Dataflow, SearchedPackage
 from stoker.deploy.search.model import model_of
 from stoker.deploy.search.report import engine_of, foldings_of, read_pick, report_of
@@ -45,7 +45,7 @@ def test_the_least_engine_is_the_smallest_whose_memories_hold_the_model(graph, l
 
 
 def test_paces_are_cycles_by_closed_form_and_a_wider_array_is_taken_where_it_is_faster() -> None:
-    own = Engine(packaged(residual_digits()), PART, MODEL)
+    own = EngineFamily(packaged(residual_digits()), PART, MODEL)
     images = {lanes: least_engine(residual_digits(), lanes) for lanes in LANES}
     assert own.paces() == sorted({sample_cycles(image) for image in images.values()})
     for image in images.values():
@@ -68,7 +68,7 @@ def test_the_model_is_near_the_engines_that_it_was_fitted_to() -> None:
 
 def test_both_structures_have_their_fronts_and_the_other_one_what_it_lacks(tmp_path: Path) -> None:
     package = packaged(residual_digits())
-    families = [Dataflow(package, PART, model_of(PART)), Engine(package, PART, MODEL)]
+    families = [Dataflow(package, PART, model_of(PART)), EngineFamily(package, PART, MODEL)]
     wanted = DesignLimits(rate_per_s=20_000.0)
     report = report_of(search(families, wanted), wanted, PART)
     assert [each.structure for each in report.families] == ["dataflow", "engine"]
@@ -87,7 +87,7 @@ def test_what_has_no_unit_is_built_as_an_engine_and_read_again(tmp_path: Path) -
         Dataflow(package, PART, model_of(PART))
     wanted = DesignLimits()
     refused = RefusedFamily("net.pkg", "dataflow", "no unit for it")
-    report = report_of(search([Engine(package, PART, MODEL)], wanted), wanted, PART, [refused])
+    report = report_of(search([EngineFamily(package, PART, MODEL)], wanted), wanted, PART, [refused])
     assert report.pick is not None
     assert report.proof is None
     assert report.families[1].why == "no unit for it"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stoker.core.pareto import no_worse
 from stoker.core.texts import to_json
-from stoker.deploy.search.families import Dataflow, SearchedPackage
+from stoker.deploy.search.families import Dataflow, DataflowDesign, SearchedPackage
 from stoker.deploy.search.model import model_of
 from stoker.deploy.search.report import engine_of, foldings_of, misses, read_pick, report_of
 from stoker.deploy.search.searching import DesignLimits, search
@@ -105,6 +105,7 @@ def test_a_report_is_read_again_by_its_package_alone(tmp_path: Path) -> None:
     path.write_bytes(to_json(report))
     assert msgspec.json.decode(path.read_bytes(), type=SearchReport) == report
     assert found.pick is not None
+    assert isinstance(found.pick.design, DataflowDesign)
     assert foldings_of(read_pick(path, "d")) == dict(found.pick.design.foldings)
     assert engine_of(read_pick(path, "d")) is None
     with pytest.raises(ValueError, match=r"must be of this package, and its pick is of `digits`"):

@@ -17,7 +17,7 @@ from stoker.cli.output import json_of, print_json, write_text
 from stoker.core.errors import ConfigError
 from stoker.deploy.package.folder import IntegerPackage, read_package
 from stoker.deploy.search.engine_model import engine_model_of
-from stoker.deploy.search.engines import Engine
+from stoker.deploy.search.engines import EngineFamily
 from stoker.deploy.search.families import Dataflow, SearchedPackage, StructureFamily
 from stoker.deploy.search.model import ResourceModel, model_of
 from stoker.deploy.search.report import report_of
@@ -108,7 +108,7 @@ def searched(
 
 def _family(package: SearchedPackage, structure: str, part: Fpga, model: ResourceModel) -> StructureFamily:
     if structure == "engine":
-        return Engine(package, part, engine_model_of(part))
+        return EngineFamily(package, part, engine_model_of(part))
     return Dataflow(package, part, model)
 
 

@@ -41,7 +41,7 @@ class EngineModel(msgspec.Struct, frozen=True, kw_only=True):
 
     family: Family
     grade: str
-    """Of speed."""
+    """Its grade of speed."""
     obtained: str
     """Tools, part, and what was synthesised."""
     luts: dict[str, float]
@@ -63,7 +63,7 @@ class EngineModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def clock_mhz(self) -> float:
-        """Of any engine."""
+        """The clock of any engine."""
         return 1e3 / self.period_ns
 
 

@@ -28,7 +28,7 @@ class EngineDesign(SolvedDesign):
 
 
 @dataclass
-class Engine:
+class EngineFamily:
     """One array, whose size is chosen, and a program.
 
     Raises:

@@ -80,7 +80,7 @@ class SlowerGrade(msgspec.Struct, frozen=True, kw_only=True):
     """Another grade of speed, on which designs take the same cells and clocks are slower by a factor."""
 
     median: float
-    """Of the factors of designs that were placed on both."""
+    """The factor, in the median of designs that were placed on both."""
     least: float
     most: float
     designs: int
@@ -91,7 +91,7 @@ class ResourceModel(msgspec.Struct, frozen=True, kw_only=True):
 
     family: Family
     grade: str
-    """Of speed."""
+    """Its grade of speed."""
     obtained: str
     """Tools, part, and command."""
     luts: dict[str, float]
@@ -103,7 +103,7 @@ class ResourceModel(msgspec.Struct, frozen=True, kw_only=True):
     """By grade."""
 
     def on(self, grade: str) -> ResourceModel:
-        """The model of a grade, one of its own or of :attr:`slower`."""
+        """The model of a grade, this one or one of :attr:`slower`."""
         if grade == self.grade:
             return self
         found = self.slower[grade]

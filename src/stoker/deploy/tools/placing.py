@@ -29,7 +29,7 @@ class PlacedDesign(msgspec.Struct, frozen=True, kw_only=True):
     used: dict[str, tuple[int, int]]
     """Cells used and there, by nextpnr's kinds."""
     logic_cells: int | None = None
-    """Of iCE40, each with a lookup table and a flip-flop, those of :mod:`stoker.deploy.tools.pins` left out."""
+    """Cells of iCE40, each with a lookup table and a flip-flop; those that take the place of pins are left out."""
 
 
 def place(netlist: Path, part: Fpga, folder: Path | None = None, *, limit_s: float, seed: int = 1) -> PlacedDesign:

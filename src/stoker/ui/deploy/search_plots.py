@@ -92,7 +92,7 @@ def _label(frac: float) -> str:
 
 
 def _name(row: DesignRow, place: PlotPlace) -> str:
-    """The size of an engine, beside its mark."""
+    """The size of an engine, next to its mark."""
     x, y = _at(row, place)
     return draw_text(x, y, f"{row.engine['lanes']} lanes", dx=7, dy=-8) if row.engine else ""
 

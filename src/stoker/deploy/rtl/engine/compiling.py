@@ -16,7 +16,7 @@ from stoker.deploy.rtl.engine.image import ModelImage
 from stoker.deploy.rtl.engine.shape import ADDRESS_BITS, FETCH_WORDS, INSTRUCTION_WORDS, EngineShape
 
 _LEAST_WORDS = 16
-"""Of a memory: fewer save nothing on an FPGA."""
+"""A memory has at least so many: fewer save nothing on an FPGA."""
 
 
 def compiled(graph: IntegerGraph, shape: EngineShape) -> ModelImage:
