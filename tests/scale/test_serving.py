@@ -95,11 +95,11 @@ def test_what_may_be_late_runs_where_nothing_takes_its_place() -> None:
 def test_caution_follows_what_is_late() -> None:
     queue = ServingQueue(ServingRules(slo_s=SLO_S), CURVE)
     before = queue.caution
-    for _ in range(300):
+    for _ in range(500):
         queue.answered(0.0, 0.0)
-    assert queue.caution == 0.5
+    assert queue.caution == 1.0
     queue.answered(0.0, 0.5)
-    assert queue.caution == pytest.approx(0.99)
+    assert queue.caution == pytest.approx(1.495)
     for _ in range(10):
         queue.answered(0.0, 1.0)
     assert queue.caution > before

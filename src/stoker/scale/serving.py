@@ -30,7 +30,7 @@ _RESIZE_FRAC = 0.1
 _MOST_NOISE, _LEAST_SPREAD = 1.0, 0.03
 """Share of a batch's time that noise may take: two batches fit, so an idle engine drops nothing for noise alone that
 has just come. And the least mean deviation: what comes before the queue is not seen by it."""
-_LATE_FRAC, _CAUTION_BY, _CAUTION_BOUNDS, _STRICT = 0.01, 1.0, (0.5, 4.0), 3.5
+_LATE_FRAC, _CAUTION_BY, _CAUTION_BOUNDS, _STRICT = 0.005, 1.0, (1.0, 4.0), 3.5
 """Share of answers that may be late, how caution follows a batch of which more are, and between what; 3 mean deviations
 are 2.4 standard ones of a normal distribution. Above the last, what may be late does not run even in an empty place."""
 _MOST_AFTER_FRAC = 0.5
