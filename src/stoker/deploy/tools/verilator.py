@@ -22,6 +22,7 @@ _OPTIONS = ("-std=gnu++17", "-O1", "-fno-strict-aliasing", "-DVERILATOR=1", "-DV
 _VERILATE = ("--cc", "-O3", "--assert", "-DSIMULATION", "--x-initial", "unique", "--x-assign", "fast", "--no-timing")
 _LIMIT_S = 600.0
 SIMULATOR = "simulator"
+_SHARED = "streams.hpp"
 
 
 def lint(design: Path, *, limit_s: float = _LIMIT_S) -> None:
@@ -72,7 +73,7 @@ def simulator_of(
         source: folder of the files.
         top: module that the harness drives.
         files: SystemVerilog, each after those that it uses.
-        harness: C++ that includes ``Vaccelerator.h`` and ``ports.hpp``.
+        harness: C++ that includes ``Vaccelerator.h``, ``ports.hpp`` and ``streams.hpp``.
         ports: text of ``ports.hpp``.
         folder: where results of tools are kept.
         limit_s: for each step of the build.
@@ -82,6 +83,7 @@ def simulator_of(
         ToolError: a step fails or takes too long, or there is no C++ compiler.
     """
     program = harness.read_text(encoding="utf-8")
+    shared = harness.with_name(_SHARED).read_text(encoding="utf-8")
     library = runtime(None, limit_s) / "runtime.a"  # the same for all, wherever their simulators are kept
 
     def make(made: Path) -> None:
@@ -94,6 +96,7 @@ def simulator_of(
         # One translation unit: most of the time of several goes into the same headers.
         (made / "obj/all.cpp").write_text("".join(f'#include "{name}"\n' for name in sources), encoding="utf-8")
         (made / "obj/ports.hpp").write_text(ports, encoding="utf-8")
+        (made / "obj" / _SHARED).write_text(shared, encoding="utf-8")
         (made / "obj/harness.cpp").write_text(program, encoding="utf-8")
         command = [*_compile("-Iobj"), "-o", SIMULATOR, "obj/all.cpp", "obj/harness.cpp", str(library)]
         run_tool([*command, "-pthread"], folder=made, limit_s=limit_s, doing="compiling the simulator")
@@ -102,7 +105,7 @@ def simulator_of(
         (made / "obj").rmdir()
 
     texts = [(source / name).read_text(encoding="utf-8") for name in files]
-    facts = [_version(), *_compiler(), *_OPTIONS, *_VERILATE, ports, program, *texts]
+    facts = [_version(), *_compiler(), *_OPTIONS, *_VERILATE, ports, shared, program, *texts]
     return kept("simulator", facts, make, folder) / SIMULATOR
 
 
