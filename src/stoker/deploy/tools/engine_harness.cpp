@@ -8,63 +8,14 @@
 #include <cstring>
 #include <memory>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "Vaccelerator.h"
 #include "ports.hpp"
+#include "streams.hpp"
 #include "verilated.h"
 
 namespace {
-
-using Bytes = std::vector<uint8_t>;
-
-template <typename Port>
-void put(Port& port, const uint8_t* bytes) {
-    if constexpr (std::is_integral_v<Port>) {
-        uint64_t word = 0;
-        std::memcpy(&word, bytes, DESIGN_BYTES);
-        port = static_cast<Port>(word);
-    } else {
-        std::memcpy(&port[0], bytes, DESIGN_BYTES);  // whole words of 32 bits
-    }
-}
-
-template <typename Port>
-Bytes get(const Port& port) {
-    Bytes bytes(DESIGN_BYTES);
-    if constexpr (std::is_integral_v<Port>) {
-        const uint64_t word = port;
-        std::memcpy(bytes.data(), &word, DESIGN_BYTES);
-    } else {
-        std::memcpy(bytes.data(), &port[0], DESIGN_BYTES);
-    }
-    return bytes;
-}
-
-struct Random {  // xorshift64*: Vigna, "An experimental exploration of Marsaglia's xorshift generators" (2016)
-    uint64_t state;
-    explicit Random(uint64_t seed) : state(seed * 0x9e3779b97f4a7c15ULL + 1) {}
-    bool chance(double share) {
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        return static_cast<double>((state * 0x2545f4914f6cdd1dULL) >> 11) * 0x1p-53 < share;
-    }
-};
-
-Bytes read_file(const std::string& path) {
-    Bytes found;
-    std::FILE* file = std::fopen(path.c_str(), "rb");
-    if (!file) {
-        std::perror(path.c_str());
-        std::exit(3);
-    }
-    uint8_t buffer[1 << 16];
-    for (size_t count; (count = std::fread(buffer, 1, sizeof buffer, file)) > 0;) found.insert(found.end(), buffer, buffer + count);
-    std::fclose(file);
-    return found;
-}
 
 // Registers and words to write, one after another, as many in a row as the engine takes.
 struct Transfers {
@@ -162,22 +113,20 @@ int main(int argc, char** argv) {
 
     Random random(seed);
     const uint64_t begun = bench.cycle;
-    uint64_t idle = 0, next_in = 0, next_out = 0;
-    bool offering = false, waiting = false, stuck = false, last_before = false;
-    Bytes before, kept;
-    std::vector<uint64_t> done;
+    uint64_t idle = 0, next_in = 0;
+    bool offering = false, stuck = false;
+    Out out{DESIGN_BYTES, words_out, {}};
     std::string wrong;
     // A few cycles more than needed: an engine that goes on alone has made something up.
     for (uint64_t more = 0; more < 64 && wrong.empty() && !stuck;) {
         if (!offering && next_in < samples * words_in && !random.chance(stall_in)) {
             offering = true;
-            put(top->s0_axis_tdata, sent.data() + next_in * DESIGN_BYTES);
+            put(top->s0_axis_tdata, sent.data() + next_in * DESIGN_BYTES, DESIGN_BYTES);
             top->s0_axis_tlast = (next_in + 1) % words_in == 0;
         }
         top->s0_axis_tvalid = offering;
-        const bool ready = !random.chance(stall_out);
-        top->m0_axis_tready = ready;
-        update.offer(top, done.size() >= update_after);
+        top->m0_axis_tready = out.ready = !random.chance(stall_out);
+        update.offer(top, out.done.size() >= update_after);
         bench.settle();
         update.taken(top, bench.cycle);
         bool moved = false;
@@ -186,22 +135,15 @@ int main(int argc, char** argv) {
             ++next_in;
             moved = true;
         }
-        const bool valid = top->m0_axis_tvalid, last = top->m0_axis_tlast;
-        const Bytes word = get(top->m0_axis_tdata);
-        if (waiting && !valid) wrong = "tvalid fell before the word was taken";
-        if (waiting && (word != before || last != last_before)) wrong = "a word changed before it was taken";
-        if (valid && last != ((next_out + 1) % words_out == 0)) wrong = "tlast is not at the end of a sample";
-        if (valid && next_out >= samples * words_out) wrong = "more words than the samples have";
-        waiting = valid && !ready;
-        before = word;
-        last_before = last;
-        if (valid && ready && wrong.empty()) {
-            moved = true;
-            kept.insert(kept.end(), word.begin(), word.end());
-            if (++next_out % words_out == 0) done.push_back(bench.cycle - begun);
-        }
+        const bool valid = top->m0_axis_tvalid;
+        Bytes word(DESIGN_BYTES);
+        get(top->m0_axis_tdata, word.data(), DESIGN_BYTES);
+        if (valid && out.next >= samples * words_out) wrong = "more words than the samples have";
+        const std::string broken = out.observe(valid, word, top->m0_axis_tlast, bench.cycle - begun);
+        if (!broken.empty()) wrong = broken;
+        moved = moved || (valid && out.ready);
         bench.edge();
-        if (next_out >= samples * words_out && !update.left()) ++more;
+        if (out.next >= samples * words_out && !update.left()) ++more;
         idle = moved || update.left() ? 0 : idle + 1;
         stuck = idle > DESIGN_WATCHDOG && !more;
     }
@@ -211,12 +153,9 @@ int main(int argc, char** argv) {
     const uint64_t cycles = bench.cycle - begun;
     const uint32_t status = bench.read_register(0x08), counted_in = bench.read_register(0x10), counted_out = bench.read_register(0x14);
     const uint32_t array_cycles = bench.read_register(0x28);
-    std::FILE* file = std::fopen((folder + "/out.bin").c_str(), "wb");
-    if (!file) return std::perror("out.bin"), 3;
-    std::fwrite(kept.data(), 1, kept.size(), file);
-    if (std::fclose(file)) return std::perror("out.bin"), 3;
+    if (!write_file(folder + "/out.bin", out.data)) return 3;
     std::string when;
-    for (uint64_t each : done) when += (when.empty() ? "" : ",") + std::to_string(each);
+    for (uint64_t each : out.done) when += (when.empty() ? "" : ",") + std::to_string(each);
     std::printf(
         "{\"digest\":%u,\"cycles\":%llu,\"done\":[[%s]],\"stuck\":%s,\"full\":[],\"wrong\":\"%s\",\"samples_in\":%u,"
         "\"samples_out\":%u,\"misplaced\":%s,\"array_cycles\":%u,\"load_cycles\":%llu,\"update_cycles\":%llu}\n",

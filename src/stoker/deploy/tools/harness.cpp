@@ -15,11 +15,11 @@
 #include <cstring>
 #include <memory>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "Vaccelerator.h"
 #include "ports.hpp"
+#include "streams.hpp"
 #include "verilated.h"
 #if VM_COVERAGE
 #include "verilated_cov.h"
@@ -27,63 +27,11 @@
 
 namespace {
 
-using Bytes = std::vector<uint8_t>;
-
-template <typename Port>
-void put(Port& port, const uint8_t* bytes, size_t count) {
-    if constexpr (std::is_integral_v<Port>) {
-        uint64_t word = 0;
-        std::memcpy(&word, bytes, count);
-        port = static_cast<Port>(word);
-    } else {
-        for (size_t at = 0; at < count; at += 4) {
-            uint32_t word = 0;
-            std::memcpy(&word, bytes + at, count - at < 4 ? count - at : 4);
-            port[at / 4] = word;
-        }
-    }
-}
-
-template <typename Port>
-void get(const Port& port, uint8_t* bytes, size_t count) {
-    if constexpr (std::is_integral_v<Port>) {
-        uint64_t word = port;
-        std::memcpy(bytes, &word, count);
-    } else {
-        for (size_t at = 0; at < count; at += 4) {
-            uint32_t word = port[at / 4];
-            std::memcpy(bytes + at, &word, count - at < 4 ? count - at : 4);
-        }
-    }
-}
-
-struct Random {  // xorshift64*: Vigna, "An experimental exploration of Marsaglia's xorshift generators" (2016)
-    uint64_t state;
-    explicit Random(uint64_t seed) : state(seed * 0x9e3779b97f4a7c15ULL + 1) {}
-    bool chance(double share) {
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        return static_cast<double>((state * 0x2545f4914f6cdd1dULL) >> 11) * 0x1p-53 < share;
-    }
-};
-
 struct In {
     size_t bytes, words;  // of a word; words of a sample
     Bytes data;
     size_t next = 0;      // word
     bool valid = false;
-};
-
-struct Out {
-    size_t bytes, words;
-    Bytes data;
-    size_t next = 0;
-    bool ready = false;
-    bool waiting = false;  // the word before was offered and not taken: it must stay
-    Bytes offered;
-    bool offered_last = false;
-    std::vector<uint64_t> done;  // cycle of each sample's last word
 };
 
 struct Update {
@@ -104,19 +52,6 @@ std::vector<Update> updates_of(const Bytes& data) {
         at += update.words.size() * 4;
         found.push_back(std::move(update));
     }
-    return found;
-}
-
-Bytes read_file(const std::string& path) {
-    Bytes found;
-    std::FILE* file = std::fopen(path.c_str(), "rb");
-    if (!file) {
-        std::perror(path.c_str());
-        std::exit(3);
-    }
-    uint8_t buffer[1 << 16];
-    for (size_t count; (count = std::fread(buffer, 1, sizeof buffer, file)) > 0;) found.insert(found.end(), buffer, buffer + count);
-    std::fclose(file);
     return found;
 }
 
@@ -202,13 +137,6 @@ struct Bench {
         edge();
     }
 };
-
-std::string broken_rule(const Out& out, bool valid, const Bytes& word, bool last) {
-    if (out.waiting && !valid) return "tvalid fell before the word was taken";
-    if (out.waiting && (word != out.offered || last != out.offered_last)) return "a word changed before it was taken";
-    if (valid && last != ((out.next + 1) % out.words == 0)) return "tlast is not at the end of a sample";
-    return "";
-}
 
 #ifdef DESIGN_UPDATES
 // Sends updates next to the samples, and asks the design's registers for their end.
@@ -339,14 +267,10 @@ Seen run(Bench& bench, uint64_t samples, std::vector<Update> updates, Random& ra
         const bool valid = top->m##AT##_axis_tvalid, last = top->m##AT##_axis_tlast;         \
         Bytes word(BYTES);                                                                   \
         get(top->m##AT##_axis_tdata, word.data(), BYTES);                                    \
-        if (wrong.empty()) wrong = broken_rule(out, valid, word, last);                      \
-        out.waiting = valid && !out.ready;                                                   \
-        out.offered = word;                                                                  \
-        out.offered_last = last;                                                             \
+        const std::string broken = out.observe(valid, word, last, bench.cycle - begun);      \
+        if (wrong.empty()) wrong = broken;                                                   \
         if (valid && out.ready) {                                                            \
             moved = true;                                                                    \
-            out.data.insert(out.data.end(), word.begin(), word.end());                       \
-            if (++out.next % out.words == 0) out.done.push_back(bench.cycle - begun);        \
             if (out.next == samples * out.words) --left;                                     \
             if (out.next > samples * out.words) wrong = "more words than the samples have";  \
         }                                                                                    \
@@ -431,10 +355,7 @@ int run_files(Bench& bench, const std::string& folder, uint64_t samples, Random&
     const std::string line = told(bench, seen);
     for (size_t at = 0; at < bench.outs.size(); ++at) {
         const std::string path = folder + "/out" + std::to_string(at) + ".bin";
-        std::FILE* file = std::fopen(path.c_str(), "wb");
-        if (!file) return std::perror(path.c_str()), 3;
-        std::fwrite(bench.outs[at].data.data(), 1, bench.outs[at].data.size(), file);
-        if (std::fclose(file)) return std::perror(path.c_str()), 3;
+        if (!write_file(path, bench.outs[at].data)) return 3;
     }
     std::fputs(line.c_str(), stdout);
     return 0;

@@ -33,6 +33,7 @@ SimulatorKind = Literal["design", "cells", "activity"]
 """What is simulated: a design's text; a netlist of cells, written by a tool; a text, counting each bit's changes."""
 _LIMIT_S = 600.0
 SIMULATOR = "simulator"
+_SHARED = "streams.hpp"
 
 
 def lint(design: Path, *, limit_s: float = _LIMIT_S) -> None:
@@ -87,7 +88,7 @@ def simulator_of(
         source: folder of the files.
         top: module that the harness drives.
         files: SystemVerilog, each after those that it uses.
-        harness: C++ that includes ``Vaccelerator.h`` and ``ports.hpp``.
+        harness: C++ that includes ``Vaccelerator.h``, ``ports.hpp`` and ``streams.hpp``.
         ports: text of ``ports.hpp``.
         folder: where results of tools are kept.
         kind: what the files are, and what is counted.
@@ -100,6 +101,7 @@ def simulator_of(
     verilate, optimised = (*_VERILATE, *_MORE.get(kind, ())), _OPTIMISED if kind == "design" else _PLAIN
     counting = [*_COUNTING, str(_root() / "include" / "verilated_cov.cpp")] if kind == "activity" else []
     program = harness.read_text(encoding="utf-8")
+    shared = harness.with_name(_SHARED).read_text(encoding="utf-8")
     library = runtime(None, limit_s) / "runtime.a"  # the same for all, wherever their simulators are kept
 
     def make(made: Path) -> None:
@@ -112,6 +114,7 @@ def simulator_of(
         # One translation unit: most of the time of several goes into the same headers.
         (made / "obj/all.cpp").write_text("".join(f'#include "{name}"\n' for name in sources), encoding="utf-8")
         (made / "obj/ports.hpp").write_text(ports, encoding="utf-8")
+        (made / "obj" / _SHARED).write_text(shared, encoding="utf-8")
         (made / "obj/harness.cpp").write_text(program, encoding="utf-8")
         command = [*_compile("-Iobj", optimised=optimised), "-o", SIMULATOR, "obj/all.cpp", "obj/harness.cpp"]
         run_tool(
@@ -125,7 +128,7 @@ def simulator_of(
         (made / "obj").rmdir()
 
     texts = [(source / name).read_text(encoding="utf-8") for name in files]
-    facts = [_version(), *_compiler(), *_options(optimised), *verilate, ports, program, *texts]
+    facts = [_version(), *_compiler(), *_options(optimised), *verilate, ports, shared, program, *texts]
     return kept("simulator", facts, make, folder) / SIMULATOR
 
 

@@ -8,10 +8,12 @@ from stoker.deploy.rtl.engine.instructions import Instruction, InstructionKind
 _FETCHED = 10
 """An instruction's fetch and its first addresses."""
 _ENTERED = 1
-_LAW = 18
+_LAW = 19
 """From a step of lanes to its written result."""
-_PASS = 7
-"""From a row's last address to the next pass."""
+_SUMMED = 4
+"""From a row's last address to its sum."""
+_PASS = 12
+"""From a row's last address to the end of a pass with products."""
 _DIVIDED = 64 + 32 + 64
 """Two quotients and a root of 64 bits."""
 _SHARE = 21
@@ -27,9 +29,10 @@ def instruction_cycles(instruction: Instruction, lanes: int) -> int:
     """
     match instruction.kind:
         case InstructionKind.SHARES:
-            return _FETCHED + _ENTERED + instruction.rows * (instruction.size + _PASS + instruction.size * _SHARE + 1)
+            return _FETCHED + _ENTERED + instruction.rows * (instruction.size + _SUMMED + instruction.size * _SHARE + 1)
         case InstructionKind.NORMAL:
-            return _FETCHED + _ENTERED + instruction.rows * (3 * (instruction.size + _PASS) + _DIVIDED + 1)
+            passes = 3 * instruction.size + _SUMMED + 2 * _PASS
+            return _FETCHED + _ENTERED + instruction.rows * (passes + _DIVIDED + 1)
         case InstructionKind.INPUT:
             return _FETCHED + _ENTERED + instruction.steps
         case _:

@@ -19,8 +19,8 @@ PROGRAM = "program.bin"
 """Registers and words, both of 32 bits, little end first: what is written to load the model."""
 TOP = "accelerator"
 _UNITS = (
-    "engine_data", "engine_bank", "engine_nest", "engine_array", "engine_requantise", "engine_lanes", "engine_rows",
-    "engine_registers", "engine",
+    "engine_turn", "engine_data", "engine_bank", "engine_nest", "engine_array", "engine_requantise", "engine_lanes",
+    "engine_rows", "engine_registers", "engine",
 )  # fmt: skip
 _SHARED = ("adder_tree", "fifo", "credits", "output_fifo")
 _PARAMETERS = {

@@ -44,12 +44,17 @@ module engine #(
     localparam int X_W = 9;
     localparam int WEIGHT_W = 8;
     localparam int TREE_W = X_W + WEIGHT_W + LW;
-    localparam int LOAD_W = 32 * ((LANES * LANES * WEIGHT_W + 31) / 32 > (LANES * (ACC_W + M_W) + 31) / 32
-                                  ? (LANES * LANES * WEIGHT_W + 31) / 32 : (LANES * (ACC_W + M_W) + 31) / 32);
+    localparam int SCALE_W = LANES * (ACC_W + M_W);
+    // Words of the bus in a word of each memory.
+    localparam int PROGRAM_SLICES = 4;
+    localparam int WEIGHT_SLICES = (LANES * LANES * WEIGHT_W + 31) / 32;
+    localparam int TABLE_SLICES = (LANES * 18 + 31) / 32;
+    localparam int SCALE_SLICES = (SCALE_W + 31) / 32;
+    localparam int LOAD_W = 32 * ((WEIGHT_SLICES > SCALE_SLICES) ? WEIGHT_SLICES : SCALE_SLICES);
     localparam int FETCHES = 8;
     localparam int PROGRAM_WORDS = INSTRUCTIONS * FETCHES;
     localparam int PW = $clog2(PROGRAM_WORDS);
-    localparam int LAW = 7;                // registers of the requantiser
+    localparam int LAW = 8;                // registers of the requantiser
     localparam int PLACES = 32;            // words that may be on their way
 
     // Control: an instruction is fetched, runs, and its last result is written before the next one is fetched.
@@ -154,18 +159,17 @@ module engine #(
     assign b_address = (lookup != '0) ? b : b_later[4];
 
     logic [LANES*LANES*WEIGHT_W-1:0] weights, weights_held;
-    logic [LANES*18-1:0] entries, table_word;
+    logic [LANES*18-1:0] entries, turned, table_word;
     logic [LW-1:0] turn;
     logic [LANES*X_W-1:0] narrow;
     logic [LANES*TREE_W-1:0] tree;
     always_ff @(posedge clk) begin
         turn <= table_at[LW-1:0];
         weights_held <= weights;
-        for (int j = 0; j < LANES; j++) begin
-            table_word[j*18 +: 18] <= entries[LW'(LW'(j) + turn)*18 +: 18];
-            narrow[j*X_W +: X_W] <= x[j*16 +: X_W];
-        end
+        table_word <= turned;
+        for (int j = 0; j < LANES; j++) narrow[j*X_W +: X_W] <= x[j*16 +: X_W];
     end
+    engine_turn #(.LANES(LANES), .W(18)) table_turn (.in_data(entries), .turn, .out_data(turned));
 
     engine_array #(.LANES(LANES), .X_W(X_W), .WEIGHT_W(WEIGHT_W)) multipliers (
         .clk, .x(narrow), .weights(weights_held), .sums(tree)
@@ -190,7 +194,7 @@ module engine #(
     );
     assign {place_last, place_count, place_c, place_p} = place;
 
-    logic [LANES*(ACC_W+M_W)-1:0] scales;
+    logic [SCALE_W-1:0] scales;
     logic [LANES*16-1:0] results;
     engine_requantise #(.LANES(LANES), .ACC_W(ACC_W), .M_W(M_W)) law (
         .clk, .sums, .scales, .shift, .zero, .low, .high, .results
@@ -242,26 +246,27 @@ module engine #(
         .out_data({out_last, out_data}), .out_valid, .out_ready
     );
 
-    engine_bank #(.W(128), .WORDS(PROGRAM_WORDS), .LOAD_W(LOAD_W)) program_bank (
-        .clk, .bank, .address(at), .data(program_word), .write(load_write[0]), .load_address(load_address[PW-1:0]),
-        .load_data
+    engine_bank #(.W(128), .WORDS(PROGRAM_WORDS)) program_bank (
+        .clk, .bank, .address(at), .data(program_word), .write(load_write[0]),
+        .load_address(load_address[PW-1:0]), .load_data(load_data[LOAD_W-32*PROGRAM_SLICES +: 128])
     );
-    engine_bank #(.W(LANES*LANES*WEIGHT_W), .WORDS(WEIGHT_WORDS), .LOAD_W(LOAD_W)) weight_bank (
+    engine_bank #(.W(LANES*LANES*WEIGHT_W), .WORDS(WEIGHT_WORDS)) weight_bank (
         .clk, .bank, .address(weight_at[$clog2(WEIGHT_WORDS)-1:0]), .data(weights), .write(load_write[1]),
-        .load_address(load_address[$clog2(WEIGHT_WORDS)-1:0]), .load_data
+        .load_address(load_address[$clog2(WEIGHT_WORDS)-1:0]),
+        .load_data(load_data[LOAD_W-32*WEIGHT_SLICES +: LANES*LANES*WEIGHT_W])
     );
-    engine_bank #(.W(LANES*18), .WORDS(TABLE_WORDS), .LOAD_W(LOAD_W)) table_bank (
+    engine_bank #(.W(LANES*18), .WORDS(TABLE_WORDS)) table_bank (
         .clk, .bank, .address(table_at[LW +: $clog2(TABLE_WORDS)]), .data(entries), .write(load_write[2]),
-        .load_address(load_address[$clog2(TABLE_WORDS)-1:0]), .load_data
+        .load_address(load_address[$clog2(TABLE_WORDS)-1:0]), .load_data(load_data[LOAD_W-32*TABLE_SLICES +: LANES*18])
     );
-    engine_bank #(.W(LANES*(ACC_W+M_W)), .WORDS(SCALE_WORDS), .LOAD_W(LOAD_W)) scale_bank (
+    engine_bank #(.W(SCALE_W), .WORDS(SCALE_WORDS)) scale_bank (
         .clk, .bank, .address(place_p[$clog2(SCALE_WORDS)-1:0]), .data(scales), .write(load_write[3]),
-        .load_address(load_address[$clog2(SCALE_WORDS)-1:0]), .load_data
+        .load_address(load_address[$clog2(SCALE_WORDS)-1:0]), .load_data(load_data[LOAD_W-32*SCALE_SLICES +: SCALE_W])
     );
 
     engine_registers #(
-        .LIMIT(LIMIT), .LOAD_W(LOAD_W), .PROGRAM_SLICES(4), .WEIGHT_SLICES((LANES * LANES * WEIGHT_W + 31) / 32),
-        .TABLE_SLICES((LANES * 18 + 31) / 32), .SCALE_SLICES((LANES * (ACC_W + M_W) + 31) / 32)
+        .LIMIT(LIMIT), .LOAD_W(LOAD_W), .PROGRAM_SLICES(PROGRAM_SLICES), .WEIGHT_SLICES(WEIGHT_SLICES),
+        .TABLE_SLICES(TABLE_SLICES), .SCALE_SLICES(SCALE_SLICES)
     ) control (
         .clk, .rst, .sample_in(step && enters && ends && last_word), .sample_out(out_valid && out_ready && out_last),
         .in_waits(in_valid && !in_ready), .out_waits(out_valid && !out_ready),
@@ -279,5 +284,7 @@ module engine #(
     end
 `endif
     logic unused;
-    assign unused = &{1'b0, code, full, tail, place_valid, place_ready, load_address, place_p, weight_at, table_at, x};
+    assign unused = &{
+        1'b0, code, full, tail, place_valid, place_ready, load_address, load_data, place_p, weight_at, table_at, x
+    };
 endmodule

@@ -21,21 +21,23 @@ module engine_data #(
     logic [LW-1:0] a_first, a_turn, b_first, b_turn;   // the bank of lane 0
     logic [LANES*16-1:0] a_banks, b_banks;
     logic [LANES-1:0] written;
-    logic [LANES*16-1:0] turned;
+    logic [LANES*16-1:0] turned, a_turned, b_turned, c_turned;
+    logic [LW-1:0] c_turn;
+    assign c_turn = -c_address[LW-1:0];
+
+    engine_turn #(.LANES(LANES), .W(16)) turn_a (.in_data(a_banks), .turn(a_turn), .out_data(a_turned));
+    engine_turn #(.LANES(LANES), .W(16)) turn_b (.in_data(b_banks), .turn(b_turn), .out_data(b_turned));
+    engine_turn #(.LANES(LANES), .W(16)) turn_c (.in_data(c_data), .turn(c_turn), .out_data(c_turned));
 
     always_ff @(posedge clk) begin
         a_first <= a_address[LW-1:0];
         b_first <= b_address[LW-1:0];
         a_turn <= a_first;
         b_turn <= b_first;
-        for (int j = 0; j < LANES; j++) begin
-            a_data[j*16 +: 16] <= a_banks[LW'(LW'(j) + a_turn)*16 +: 16];
-            b_data[j*16 +: 16] <= b_banks[LW'(LW'(j) + b_turn)*16 +: 16];
-        end
-        for (int i = 0; i < LANES; i++) begin
-            written[i] <= write && {1'b0, LW'(LW'(i) - c_address[LW-1:0])} < c_count;
-            turned[i*16 +: 16] <= c_data[LW'(LW'(i) - c_address[LW-1:0])*16 +: 16];
-        end
+        a_data <= a_turned;
+        b_data <= b_turned;
+        turned <= c_turned;
+        for (int i = 0; i < LANES; i++) written[i] <= write && {1'b0, LW'(LW'(i) + c_turn)} < c_count;
     end
 
     generate

@@ -24,7 +24,6 @@ module engine_nest #(
 );
     localparam int LOOP_W = COUNT_W + 4 * ADDRESS_W;
 
-    logic [COUNT_W-1:0] round [LEVELS];
     logic [LEVELS-1:0] at_first, at_last, steps;
     logic [4*ADDRESS_W-1:0] addresses, moves;
 
@@ -39,23 +38,33 @@ module engine_nest #(
             if (3'(i) < reduce && !at_first[i]) first = 1'b0;
             if (3'(i) < reduce && !at_last[i]) last = 1'b0;
             if (3'(i) == tail_level) short_word = at_last[i];
-            if (steps[i]) moves = loops[i*LOOP_W+COUNT_W +: 4*ADDRESS_W];
+            // One of them at most.
+            moves |= {4*ADDRESS_W{steps[i]}} & loops[i*LOOP_W+COUNT_W +: 4*ADDRESS_W];
         end
     end
 
+    // Rounds are counted down, and that none is left is kept beside them: addresses wait for no comparison.
     generate
         for (genvar i = 0; i < LEVELS; i++) begin : level
-            assign at_first[i] = round[i] == '0;
-            assign at_last[i] = round[i] == loops[i*LOOP_W +: COUNT_W];
+            logic [COUNT_W-1:0] left, rounds;
+            logic begins;
+            assign rounds = loops[i*LOOP_W +: COUNT_W];
+            assign begins = start || (step && !ends && (&at_last[i:0]));
             if (i == 0) begin : inner
                 assign steps[i] = !at_last[i];
             end else begin : outer
                 assign steps[i] = !at_last[i] && (&at_last[i-1:0]);
             end
             always_ff @(posedge clk) begin
-                if (start) round[i] <= '0;
-                else if (step && steps[i]) round[i] <= round[i] + 1'b1;
-                else if (step && (at_last[i] && (steps >> (i + 1)) != '0)) round[i] <= '0;
+                if (begins) begin
+                    left <= rounds;
+                    at_first[i] <= 1'b1;
+                    at_last[i] <= rounds == '0;
+                end else if (step && steps[i]) begin
+                    left <= left - 1'b1;
+                    at_first[i] <= 1'b0;
+                    at_last[i] <= left == COUNT_W'(1);
+                end
             end
         end
         for (genvar i = 0; i < 4; i++) begin : address

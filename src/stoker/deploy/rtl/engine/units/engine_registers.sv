@@ -32,7 +32,7 @@ module engine_registers #(
     output logic              loaded,       // a model is there
     output logic [3:0]        load_write,   // of each memory
     output logic [19:0]       load_address,
-    output logic [LOAD_W-1:0] load_data,
+    output logic [LOAD_W-1:0] load_data,    // a word's last bit highest
     input  logic [7:0]        s_axi_awaddr,
     input  logic              s_axi_awvalid,
     output logic              s_axi_awready,
@@ -101,7 +101,7 @@ module engine_registers #(
         end
     end
 
-    // A word of a memory is put together from words of the bus, the lowest first.
+    // A word of a memory is put together from words of the bus, the lowest first; they end at the highest bit.
     logic [1:0] memory;
     logic [6:0] slice, slices;
     logic [LOAD_W-1:0] word;
@@ -125,7 +125,7 @@ module engine_registers #(
             slice <= '0;
         end
         if (given) begin
-            word[slice*32 +: 32] <= s_axi_wdata;
+            word <= {s_axi_wdata, word[LOAD_W-1:32]};
             slice <= complete ? '0 : slice + 1'b1;
             if (complete) begin
                 load_write[memory] <= 1'b1;

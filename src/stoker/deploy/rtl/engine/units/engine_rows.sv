@@ -35,7 +35,8 @@ module engine_rows #(
     logic [COUNT_W:0] issued;
     logic [COUNT_W-1:0] row;
     logic [ADDRESS_W-1:0] row_address;
-    logic [2:0] asked, stages;
+    logic [2:0] asked;
+    logic [7:0] stages;
     logic ask, passes, pass_ends;
 
     assign busy = state != IDLE;
@@ -44,10 +45,51 @@ module engine_rows #(
     assign pass_ends = issued == {1'b0, size} && asked == '0 && stages == '0;
 
     logic signed [D_W-1:0] total;
-    logic signed [C_W-1:0] centred;
-    logic [63:0] square, squares;
-    logic signed [C_W+R_W-1:0] product, half;
+    logic signed [C_W-1:0] scaled, centred;
+    logic [63:0] squares;
     logic [R_W-1:0] reciprocal;
+
+    // A number less the mean, times itself or the reciprocal: in parts that fit multipliers of 18 x 18, six registers
+    // from the number on; two more for the shift.
+    localparam int PART = 17;
+    localparam int PP_W = 2 * PART + 2;
+    localparam int P_W = C_W + R_W;
+    logic signed [R_W:0] factor;
+    logic [1:0][PART:0] left_parts;
+    logic [2:0][PART:0] right_parts;
+    logic [1:0][2:0][PP_W-1:0] parts;
+    logic signed [PP_W:0] sum_0, sum_1, sum_2, sum_3;
+    logic signed [PP_W+PART:0] low_sum, high_sum;
+    logic signed [P_W-1:0] product;
+    logic [31:0] window;
+    logic [16:0] kept;
+    logic [5:0] less_one;
+    logic halved;
+    assign factor = (state == NORMAL) ? $signed({1'b0, reciprocal}) : (R_W+1)'(centred);
+    assign left_parts = {{centred[C_W-1], centred[C_W-1:PART]}, {1'b0, centred[PART-1:0]}};
+    assign right_parts = {
+        {{3{factor[R_W]}}, factor[R_W:2*PART]}, {1'b0, factor[2*PART-1:PART]}, {1'b0, factor[PART-1:0]}
+    };
+    always_ff @(posedge clk) begin
+        halved <= shift != '0;
+        less_one <= (shift != '0) ? shift - 1'b1 : '0;
+        scaled <= C_W'($signed({1'b0, size})) * C_W'($signed(x));
+        centred <= scaled - C_W'(total);
+        for (int i = 0; i < 2; i++) begin
+            for (int j = 0; j < 3; j++) begin
+                parts[i][j] <= PP_W'($signed(left_parts[i])) * PP_W'($signed(right_parts[j]));
+            end
+        end
+        sum_0 <= (PP_W+1)'($signed(parts[0][0]));
+        sum_1 <= (PP_W+1)'($signed(parts[0][1])) + (PP_W+1)'($signed(parts[1][0]));
+        sum_2 <= (PP_W+1)'($signed(parts[0][2])) + (PP_W+1)'($signed(parts[1][1]));
+        sum_3 <= (PP_W+1)'($signed(parts[1][2]));
+        low_sum <= (PP_W+PART+1)'(sum_0) + ((PP_W+PART+1)'(sum_1) <<< PART);
+        high_sum <= (PP_W+PART+1)'(sum_2) + ((PP_W+PART+1)'(sum_3) <<< PART);
+        product <= P_W'(low_sum) + (P_W'(high_sum) <<< (2 * PART));
+        window <= 32'(product >>> {less_one[5:4], 4'd0});
+        kept <= 17'(window >> less_one[3:0]);
+    end
 
     // One division or root at a time: a bit of the quotient, or of the root, a cycle.
     logic [63:0] number;
@@ -63,17 +105,10 @@ module engine_rows #(
     logic [33:0] share_top;
     assign shares = (34'(x[15:0]) << share_bits) + 34'(total[D_W-1:1]);
     assign share_top = (34'd1 << share_bits) - 34'd1;
-    assign half = (shift == '0) ? '0 : (C_W+R_W)'(1) <<< (shift - 1'b1);
-
-    logic signed [C_W+R_W-1:0] rounded;
-    assign rounded = (product + half) >>> shift;
 
     always_ff @(posedge clk) begin
         asked <= rst ? '0 : {asked[1:0], ask};
-        stages <= rst ? '0 : {stages[1:0], asked[2] && passes};
-        centred <= C_W'($signed({1'b0, size})) * C_W'($signed(x)) - C_W'(total);
-        square <= 64'(centred) * 64'(centred);
-        product <= (C_W+R_W)'(centred) * $signed({{C_W{1'b0}}, reciprocal});
+        stages <= rst ? '0 : {stages[6:0], asked[2] && (state == SQUARES || state == NORMAL)};
         write <= 1'b0;
         if (write) write_address <= write_address + 1'b1;
         if (ask) begin
@@ -81,10 +116,11 @@ module engine_rows #(
             read_address <= read_address + 1'b1;
         end
         if (state == TOTAL && asked[2]) total <= total + D_W'($signed(x));
-        if (state == SQUARES && stages[1]) squares <= squares + square;
-        if (state == NORMAL && stages[1]) begin
+        if (state == SQUARES && stages[5]) squares <= squares + product[63:0];
+        if (state == NORMAL && stages[7]) begin
             write <= 1'b1;
-            write_data <= rounded[15:0];
+            // Half a step is a one below the point.
+            write_data <= halved ? kept[16:1] + 16'(kept[0]) : kept[15:0];
         end
         if (state == MEAN || state == INVERSE || state == SHARE || state == ROOT) begin
             rest <= fits ? trial - taken : trial;
@@ -162,5 +198,5 @@ module engine_rows #(
     end
 
     logic unused;
-    assign unused = &{1'b0, rounded, share_top, rest};
+    assign unused = &{1'b0, share_top, rest, product, low_sum, high_sum};
 endmodule
