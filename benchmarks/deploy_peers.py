@@ -188,7 +188,7 @@ def _hls4ml(report: Report, options: Options) -> None:
         made = task(network, epochs=options.pick(20, 5, 1))
         images = made.unseen.inputs[0]
         dense = network == "mlp"
-        # hls4ml takes names of layers for its own; numbers, as a Sequential has, gave wrong outputs with 1.3.0.
+        # Without the reshape, and with names: hls4ml calls its layers by them.
         named = dict(zip(("hidden", "rectified", "head"), list(made.module.children())[1:], strict=False))
         module = torch.nn.Sequential(OrderedDict(named)) if dense else made.module
         shape, layout = ((64,), "off") if dense else ((1, 8, 8), "full")
