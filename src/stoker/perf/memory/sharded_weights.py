@@ -1,9 +1,9 @@
 """The memory of a rank that keeps shares of weights and gradients: what is whole for a while, and what exchanges hold.
 
 As torch's ``fully_shard`` does it (2.6 to 2.13, read and counted). A unit's weights are gathered into one buffer and
-copied out of it. In the forward pass the buffer stays until the next unit's weights have been copied, beside them and
-their own buffer; in the backward pass the next unit's buffer is filled during the one before. Behind its backward pass
-a unit's weights are freed and its gradients copied into the input of their reduction. That stays until the next unit
+copied out of it. In the forward pass the buffer stays until the next unit's weights have been copied, next to them
+and their own buffer; in the backward pass the next unit's buffer is filled during the one before. Behind that pass a
+unit's weights are freed and its gradients copied into the input of their reduction. That stays until the next unit
 reduces, on GPUs; on CPUs ``train`` frees it at once. What belongs to no unit is whole from the first pass to the end of
 the last, and reduced there. Of several passes in a step only the last one is taken to reduce, as under ``no_sync``.
 """

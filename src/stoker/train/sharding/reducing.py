@@ -2,9 +2,9 @@
 # (torch.distributed is typed in part)
 """Collectives of FSDP2 over a process group on CPUs, whose memory ends at a stated point.
 
-Gloo sums a copy of what it is asked to reduce, and a thread of its own lets go of that copy, and of what it gathered
-into, some time after the collective is over: on a busy machine, when the next unit has buffers of its own. So what a
-rank holds depended on how its threads ran. Here ranks sum in place, which is what gloo does with its copy; a sum's
+Gloo sums a copy of what it is asked to reduce, and one of its threads releases that copy, and what it gathered into,
+some time after the collective is over: on a busy machine, when the next unit has its buffers already. So what a rank
+holds depended on how its threads ran. Here ranks sum in place, which is what gloo does with its copy; a sum's
 memory goes with it, and a gathering is over once no thread holds its buffer.
 """
 
