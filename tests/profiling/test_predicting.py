@@ -11,11 +11,14 @@ from torch import nn
 
 from stoker.perf import characterise
 from stoker.perf.diagnosis.rules import Context, judge
+from stoker.perf.features.child_process import InputState
 from stoker.perf.features.records import StepFeatures
 from stoker.records.profile import FEATURES_NAME, Profile
 from stoker.run.profiling.merge_ranks import assemble
 from stoker.run.profiling.predicting import add_prediction, prophesy, trace, traceable
 from tests.profiling.records import record
+
+UNREAD = InputState(place=None, waits=False)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +89,7 @@ def test_the_script_behind_a_launcher() -> None:
 def test_what_fails_leaves_its_words_in_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "train.py").write_text("raise SystemError('no such luck')")
     log = tmp_path / "tracing.log"
-    found, why_not = trace([str(tmp_path / "train.py")], "cpu", 2, log)
+    found, why_not = trace([str(tmp_path / "train.py")], "cpu", 2, log, UNREAD)
     assert found is None
     assert str(log) in why_not
     assert "no such luck" in log.read_text()
@@ -105,6 +108,6 @@ def test_a_module_is_traced_as_it_was_run(tmp_path: Path, monkeypatch: pytest.Mo
         "    model(torch.ones(3, 4)).sum().backward()\n"
         "    optimizer.step()\n"
     )
-    found, why_not = trace(["-m", "own.train", "5"], "cpu", 1, tmp_path / "tracing.log")
+    found, why_not = trace(["-m", "own.train", "5"], "cpu", 1, tmp_path / "tracing.log", UNREAD)
     assert found is not None, why_not
     assert (found.name, found.target, found.weights.count) == ("own.train", "cpu", 25)
