@@ -191,12 +191,12 @@ def _hls4ml(report: Report, options: Options) -> None:
         # Without the reshape, and with names: hls4ml calls its layers by them.
         named = dict(zip(("hidden", "rectified", "head"), list(made.module.children())[1:], strict=False))
         module = torch.nn.Sequential(OrderedDict(named)) if dense else made.module
-        shape, layout = ((64,), "off") if dense else ((1, 8, 8), "full")
+        shape = (64,) if dense else (1, 8, 8)
         begun = time.monotonic()
         with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(io.StringIO()):
             config = hls4ml.utils.config_from_pytorch_model(
                 module, input_shape=shape, granularity="name", default_precision="ap_fixed<16,6>",
-                channels_last_conversion=layout,
+                channels_last_conversion="full",  # with "off" it does not turn the weights of dense layers
             )  # fmt: skip
             model = hls4ml.converters.convert_from_pytorch_model(
                 module, hls_config=config, output_dir=name, backend="Vivado", io_type="io_parallel"
