@@ -9,9 +9,9 @@ from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import with_ranges
 from stoker.deploy.ir.checking import checked
 from stoker.deploy.ir.graph import IntegerGraph
+from stoker.deploy.ir.pruning import pruned
 from stoker.deploy.ir.values import ModelPort
 from stoker.deploy.lowering.grids import Grid
-from stoker.deploy.lowering.pruning import pruned
 from stoker.deploy.lowering.writing import Writer
 
 OUTPUT = "y"

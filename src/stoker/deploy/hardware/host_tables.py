@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from stoker.deploy.engines.law import NumpyEngine
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.graph import IntegerGraph, Integers
+from stoker.deploy.ir.pruning import pruned
 from stoker.deploy.ir.values import ModelPort
 
 _LOOKUPS = (op.Embedding, op.EmbeddingBag)
@@ -96,20 +97,12 @@ def device_graph(graph: IntegerGraph, tables: Collection[str]) -> IntegerGraph:
     able = [each.layer for each in tables_of(graph)]
     if unknown := sorted(set(tables) - set(able)):
         raise ValueError(f"`host_tables` must name tables of {', '.join(able) or 'no layer'}, got {', '.join(unknown)}")
-    needed = {port.value for port in graph.outputs}
-    kept: list[op.Operation] = []
-    for each in reversed(graph.operations):
-        if each.output in needed and each.output not in tables:
-            kept.append(each)
-            needed.update(op.sources_of(each))
-    ports = [port for port in graph.inputs if port.value in needed]
-    for name in (each for each in able if each in tables):
-        shape = graph.values[name].shape
-        order = tuple(range(len(shape)))
-        ports.append(ModelPort(name=name, value=name, dtype="float32", shape=shape, order=order))
-    names = {*(port.value for port in ports), *(each.output for each in kept)}
-    values = {name: value for name, value in graph.values.items() if name in names}
-    return replace(graph, inputs=tuple(ports), operations=tuple(reversed(kept)), values=values)
+    inputs = (*graph.inputs, *_rows(graph, tables))
+    operations = tuple(each for each in graph.operations if each.output not in tables)
+    found = pruned(replace(graph, inputs=inputs, operations=operations))
+    read = {name for each in found.operations for name in op.sources_of(each)}
+    read.update(port.value for port in found.outputs)
+    return pruned(replace(found, inputs=tuple(port for port in inputs if port.value in read)))
 
 
 def device_inputs(
@@ -126,21 +119,15 @@ def device_inputs(
         return dict(inputs)
     wanted = device_graph(graph, tables).inputs
     found = {port.value: inputs[port.value] for port in wanted if port.value in inputs}
-    return found | NumpyEngine(_host_graph(graph, tables)).integers(inputs)
+    host = pruned(replace(graph, outputs=tuple(_rows(graph, tables))))
+    return found | NumpyEngine(host).integers(inputs)
 
 
-def _host_graph(graph: IntegerGraph, tables: Collection[str]) -> IntegerGraph:
-    """What the host computes: its outputs are the rows."""
-    needed = set(tables)
-    kept: list[op.Operation] = []
-    for each in reversed(graph.operations):
-        if each.output in needed:
-            kept.append(each)
-            needed.update(op.sources_of(each))
-    outputs = [port for port in device_graph(graph, tables).inputs if port.value in tables]
-    names = {port.value for port in graph.inputs} | needed
-    values = {name: value for name, value in graph.values.items() if name in names}
-    return replace(graph, outputs=tuple(outputs), operations=tuple(reversed(kept)), values=values)
+def _rows(graph: IntegerGraph, tables: Collection[str]) -> Iterator[ModelPort]:
+    """What goes from the host to the design: the rows of each table, as they lie."""
+    for name in (each.layer for each in tables_of(graph) if each.layer in tables):
+        shape = graph.values[name].shape
+        yield ModelPort(name=name, value=name, dtype="float32", shape=shape, order=tuple(range(len(shape))))
 
 
 def _moved(graph: IntegerGraph, name: str) -> bool:

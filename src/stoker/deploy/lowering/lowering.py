@@ -17,13 +17,13 @@ from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import with_ranges
 from stoker.deploy.ir.checking import checked
 from stoker.deploy.ir.graph import IntegerGraph
+from stoker.deploy.ir.pruning import pruned
 from stoker.deploy.ir.values import ModelPort
 from stoker.deploy.lowering.folding import folded
 from stoker.deploy.lowering.grids import Grid, RangeRule, Widths, grid_of, observed_grid
 from stoker.deploy.lowering.layout import BATCH, Atom, Group, Laid, permuted, reshaped, size_of, without_batch
 from stoker.deploy.lowering.normalising import write_norm, write_softmax
 from stoker.deploy.lowering.observation import Observed
-from stoker.deploy.lowering.pruning import pruned
 from stoker.deploy.lowering.rounding import RoundedWeights, round_weights
 from stoker.deploy.lowering.writing import Writer, fresh
 

@@ -219,25 +219,17 @@ class _Sharing:
     def added(self, at: int) -> OutputTerm:
         """What is left of an output, added: those of the lowest level first, which keeps it shallow."""
         terms = [
-            (
-                self.values[value].level,
-                width(self.values[value].low, self.values[value].high) + shift,
-                value,
-                shift,
-                minus,
-            )
+            (made.level, width(made.low, made.high) + shift, value, shift, minus)
             for value, digits in self.outputs[at].items()
+            for made in (self.values[value],)
             for shift, minus in digits.items()
         ]
         heapq.heapify(terms)
         while len(terms) > 1:
             _, _, first, place, minus = heapq.heappop(terms)
             _, _, second, other, sign = heapq.heappop(terms)
-            if (other, sign, second) < (
-                place,
-                minus,
-                first,
-            ):  # of two places that are equal the positive: so stays the sum
+            # Of two at one place the positive comes first, and so stays the sum.
+            if (other, sign, second) < (place, minus, first):
                 first, place, minus, second, other, sign = second, other, sign, first, place, minus
             value = self._sum(first, second, other - place, minus != sign)
             made = self.values[value]

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import traceback
 
-import torch
-
-_STOKER = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 2)) + os.sep
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_DEMO = os.path.join(_STOKER, "cli", "demo", "program") + os.sep
-"""The one program that is among stoker's own files."""
+from stoker.perf.features.tracing.places import OWN, TORCH
 
 
 def print_raised(error: BaseException) -> None:
@@ -36,7 +30,4 @@ def hush_stand_ins() -> None:
 
 def _is_tracing(path: str) -> bool:
     """Whether a file traces: stoker's, python's runner of programs, or torch's without a public name."""
-    if path.startswith(_TORCH):
-        return path[len(_TORCH) :].startswith("_")
-    is_ours = path.startswith(_STOKER) and not path.startswith(_DEMO)
-    return is_ours or path in ("<frozen runpy>", "<frozen importlib._bootstrap>")
+    return path.startswith((*OWN, f"{TORCH}_")) or path in ("<frozen runpy>", "<frozen importlib._bootstrap>")

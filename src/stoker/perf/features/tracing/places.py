@@ -16,9 +16,10 @@ import torch
 from stoker.core.errors import TracingError
 
 _STOKER = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
-_OWN = tuple(os.path.join(_STOKER, name) + os.sep for name in ("core", "feed", "graph", "perf", "run", "train"))
+OWN = tuple(os.path.join(_STOKER, name) + os.sep for name in ("core", "feed", "graph", "perf", "run", "train"))
 """Packages that act inside a program. The program of `stoker demo` is none of them."""
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+"""Folder of torch."""
 _PYTHON = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 _PACKAGES = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
 
@@ -57,7 +58,7 @@ def frames() -> Generator[FrameType]:
 @functools.cache
 def _is_passed_over(path: str) -> bool:
     is_pythons = path.startswith(_PYTHON) and not path.startswith(_PACKAGES)
-    return is_pythons or path.startswith((*_OWN, _TORCH, "<"))
+    return is_pythons or path.startswith((*OWN, TORCH, "<"))
 
 
 def _frame() -> tuple[str, int] | None:
