@@ -22,6 +22,10 @@ REFUSALS = [
     (["graph", "--format", "png"], "`--format` must be one of text, svg, json, got 'png'; see"),
     (["graph", "--loader", "one"], "`--loader` must be a whole number of at least 0, got 'one'; see"),
     (["graph", "--r", "0", "--l", "x"], "`--loader` must be a whole number"),
+    (
+        ["memory", "t.py", "--epochs", "1"],
+        "of `stoker memory`; arguments of the program go behind `--`; see `stoker memory",
+    ),
     (["doctor", "--fix"], "`--fix` is not an option of `stoker doctor`; see"),
     (["config"], "`show` must be given, got nothing; see `stoker config --help`"),
     (["config", "shw"], "`show` must be one of show, got 'shw'; see"),

@@ -58,7 +58,12 @@ class Parser(argparse.ArgumentParser):
             return f"`{word}` is one argument too many for `{self.prog}`"
         name = word.partition("=")[0]
         near = get_close_matches(name, self._option_string_actions, n=1, cutoff=0.7)
-        return f"`{name}` is not an option of `{self.prog}`" + (f", did you mean `{near[0]}`?" if near else "")
+        if near:
+            return f"`{name}` is not an option of `{self.prog}`, did you mean `{near[0]}`?"
+        behind = (
+            "; arguments of the program go behind `--`" if "-- arguments of the program" in self.format_usage() else ""
+        )
+        return f"`{name}` is not an option of `{self.prog}`{behind}"
 
     def _of_argument(self, name: str, text: str) -> str:
         action = self._option_string_actions.get(name) or next((a for a in self._actions if a.metavar == name), None)

@@ -18,6 +18,8 @@ FAMILY_HEAD = ("package", "structure", "scales by", "solved", "what became of it
 LAYER_HEAD = ("result", "unit", "results x channels x taps", "busy", "LUTs", "flip-flops", "DSPs", "block RAMs")
 PROGRAM_HEAD = ("result", "part of the time", "cycles")
 MEMORY_HEAD = ("result", "memory", "words x bits", "form", "cells")
+_ROUNDED = 1e-9
+"""A gap that is below this is one of floating point."""
 
 
 def write_headline(report: SearchReport) -> str:
@@ -56,9 +58,10 @@ def write_limits(report: SearchReport) -> str:
 
 def write_proof(proof: FoldingProof) -> str:
     """What was proven of the foldings."""
+    above = f"{proof.objective:.5f} ({100 * proof.gap:.2g} % above)" if proof.gap > _ROUNDED else "just that"
     return (
         f"of {proof.combinations:,} combinations of foldings as fast, none takes less than {proof.bound:.5f} in the "
-        f"model's terms; this one takes {proof.objective:.5f} ({100 * proof.gap:.2g} % above)"
+        f"model's terms; this one takes {above}"
     )
 
 
