@@ -32,7 +32,6 @@ def measure(options: Options) -> Report:
         from stoker.deploy.hardware.verification import verify
         from stoker.deploy.importing.quantising import quantise
         from stoker.deploy.tools.devices import fpga
-        from stoker.deploy.tools.placing import nextpnr
         from stoker.deploy.tools.synthesis import YOSYS
         from stoker.deploy.tools.verilator import runtime
         from stoker.deploy.tools.wasm import prepare
@@ -41,7 +40,8 @@ def measure(options: Options) -> Report:
         begun = time.monotonic()
         if options.size != "tiny":  # which places nothing: preparing takes minutes
             prepare(YOSYS)
-            prepare(nextpnr(part))
+            assert part.tools.placer is not None, "designs are placed on it"
+            prepare(part.tools.placer)
         runtime()
     except ImportError as error:
         report.skip(str(error))
@@ -80,6 +80,7 @@ def measure(options: Options) -> Report:
     report.table(["step", "took"], steps)
     report.note(f"{_DEVICE}, speed grade 6; figures of open tools, no board was there")
     report.note(f"{fitted.luts[0]:,} LUTs, {fitted.flip_flops[0]:,} flip-flops, {fitted.dsps[0]} DSPs")
+    assert fitted.clock_mhz is not None, "it was placed"
     report.at_least("clock_mhz", "clock after routing", [fitted.clock_mhz], _CLOCK_MHZ, 1, "MHz")
     report.at_most("seconds", "module to routed design", [seconds], options.pick(120.0, 40.0, 40.0), 1, "s")
     return report

@@ -153,7 +153,8 @@ def _against_tools(
                 exact[kind] += getattr(guess, kind) != getattr(taken, kind)
             clock = "-"
             if placed and (name, rate) in _PLACED:
-                mhz = place(netlist, part, limit_s=1200).clock_mhz
+                found: Any = place(netlist, part, limit_s=1200)
+                mhz = found.clock_mhz
                 off["clock"].append(abs(design.estimate.clock_mhz / mhz - 1))
                 clock = f"{design.estimate.clock_mhz:.0f} / {mhz:.0f}"
             rows.append([

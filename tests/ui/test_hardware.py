@@ -2,13 +2,14 @@
 
 from stoker.records.deploy.hardware import (
     DesignActivity,
+    FittedDesign,
     UnitActivity,
     VerifiedDesign,
     VerifiedNetlist,
     VerifiedUnit,
     VerifiedWay,
 )
-from stoker.ui.deploy.hardware_text import render_verification
+from stoker.ui.deploy.hardware_text import render_fit, render_verification
 
 
 def way(differing: int = 0, problem: str = "") -> VerifiedWay:
@@ -32,6 +33,20 @@ def test_a_design_whose_cells_differ_is_not_equal() -> None:
     sound = VerifiedDesign(ways=(way(),), cycles=9, netlist=VerifiedNetlist(device="ecp5-25k", ways=(way(),)))
     assert sound.equal
     assert "every output is the law's" in render_verification(sound)
+
+
+def test_a_design_that_was_not_placed_has_no_clock_and_no_seconds() -> None:
+    taken = {"luts": (900, 20_800), "flip_flops": (800, 41_600), "dsps": (10, 90), "block_rams": (2, 100)}
+    found = FittedDesign(device="xc7a35t", **taken, clock_mhz=None, cycles=128, latency_cycles=190)
+    assert (found.latency_s, found.rate_per_s) == (None, None)
+    shown = render_fit(found)
+    for words in ("xc7a35t, synthesised, not placed: no clock", "190 cycles, simulated", "a sample in 128 cycles"):
+        assert words in shown
+    for words in ("MHz", "samples/s", " us", "routed"):
+        assert words not in shown
+    placed = render_fit(FittedDesign(device="ecp5-25k", **taken, clock_mhz=100.0, cycles=128, latency_cycles=190))
+    assert "placed and routed" in placed
+    assert "100.0 MHz" in placed
 
 
 def test_a_problem_of_a_units_cells_is_shown() -> None:

@@ -13,12 +13,13 @@ from stoker.core.texts import to_json
 from stoker.deploy.search.families import Dataflow, DataflowDesign, SearchedPackage
 from stoker.deploy.search.model import model_of
 from stoker.deploy.search.report import engine_of, foldings_of, misses, read_pick, report_of
-from stoker.deploy.search.searching import DesignLimits, search
+from stoker.deploy.search.searching import DesignLimits, check_clock, search
 from stoker.deploy.tools.devices import fpga
 from stoker.records.deploy.search import SearchReport
 from stoker.ui.deploy.search_html import render_search_page
 from stoker.ui.deploy.search_text import render_search
 from tests.deploy.rtl.nets import any_net, residual_digits
+from tests.deploy.search.unplaced import unplaced_model
 
 SMALL = fpga("ecp5-25k")
 MODEL = model_of(SMALL)
@@ -61,8 +62,8 @@ def test_without_a_limit_of_speed_the_fastest_that_fits_is_picked(seed: int) -> 
     found = search([own], DesignLimits())
     fits = [each for each in map(own.design, own.paces()) if each.share <= 1]
     assert found.pick is not None
-    assert found.pick.design.rate_per_s == pytest.approx(max(each.rate_per_s for each in fits), rel=0.02)
-    figures = [(1 / each.design.rate_per_s, each.design.latency_s, each.design.share) for each in found.front]
+    assert found.pick.design.interval == pytest.approx(min(each.interval for each in fits), rel=0.02)
+    figures = [(each.design.interval, each.design.latency, each.design.share) for each in found.front]
     assert not any(no_worse(one, other) for one in figures for other in figures if one != other)
 
 
@@ -117,6 +118,55 @@ def test_a_report_is_read_again_by_its_package_alone(tmp_path: Path) -> None:
     for words in ("sets the pace", "combinations of foldings as fast", "line buffer"):
         assert words in page
         assert words in text or words == "line buffer"
+
+
+def test_without_a_clock_times_are_cycles_and_with_a_stated_one_seconds() -> None:
+    part, package = fpga("xc7a35t"), SearchedPackage(name="net", digest="d", graph=any_net(1))
+    model = unplaced_model()
+    in_cycles = search([Dataflow(package, part, model)], DesignLimits())
+    report = report_of(in_cycles, DesignLimits(), part)
+    pick = report.pick
+    assert pick is not None
+    assert (pick.clock_mhz, pick.rate_per_s, pick.latency_s) == (None, None, None)
+    assert report.notes == ("designs for xc7a35t are synthesised, not placed: no clock; times are in cycles",)
+    text, page = render_search(report), render_search_page(report)
+    for words in ("synthesised, not placed: no clock", f"{pick.cycles:,} cycles between samples", "cycles a sample"):
+        assert words in text
+        assert words in page
+    assert "MHz" not in text
+    assert "samples/s" not in text
+
+    # At a stated clock the same designs are found, for a limit that is the same number of cycles.
+    slow = in_cycles.front[-1].design
+    wanted = DesignLimits(latency_s=slow.latency_cycles / 50e6, rate_per_s=50e6 / slow.cycles)
+    stated = report_of(search([Dataflow(package, part, model.at(50.0))], wanted), wanted, part, clock_mhz=50.0)
+    assert stated.pick is not None
+    assert stated.pick.cycles == slow.cycles
+    assert stated.pick.latency_s == pytest.approx(slow.latency_cycles / 50e6)
+    for words in ("50 MHz are stated, and no tool checks them", "xc7a35t at 50 MHz", "50 MHz as stated"):
+        assert words in render_search(stated)
+
+
+@pytest.mark.parametrize(
+    ("device", "limits", "clock", "said"),
+    [
+        ("xc7a35t", {"latency_s": 40e-6}, None, "`latency` is in seconds and needs a clock.*add --clock 100MHz"),
+        ("xc7a35t", {"rate_per_s": 20e3}, None, "`rate` is in seconds and needs a clock.*not placed: no clock"),
+        ("ecp5-45k", {"rate_per_s": 20e3}, 100.0, "`clock` must be left out for ecp5-45k.*got 100 MHz"),
+        ("xc7a35t", {"rate_per_s": 20e3}, 100.0, ""),
+        ("xc7a35t", {"loss_frac": 0.1}, None, ""),
+        ("ecp5-45k", {"rate_per_s": 20e3}, None, ""),
+    ],
+)
+def test_seconds_need_a_clock_that_is_known_or_stated(
+    device: str, limits: dict[str, float], clock: float | None, said: str
+) -> None:
+    given = fpga(device), DesignLimits(**limits), clock
+    if not said:
+        check_clock(*given)
+        return
+    with pytest.raises(ValueError, match=said):
+        check_clock(*given)
 
 
 @pytest.mark.parametrize(

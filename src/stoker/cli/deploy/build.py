@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stoker.cli.arguments import Parser, split_program
-from stoker.cli.deploy.search import add_limits
+from stoker.cli.deploy.search import add_limits, wanted_of
 from stoker.core.errors import ConfigError
 from stoker.deploy.search.report import picked_package
+from stoker.deploy.search.searching import check_clock
+from stoker.deploy.tools.devices import fpga
 
 _EPILOG = """\
 Each step is a command that can be run again alone; it is printed before what it says. DIR gets the package, the report
@@ -38,6 +40,10 @@ def main(argv: list[str]) -> int:
         raise ConfigError(f"`--out` must be a folder that can be made: {error.strerror}") from error
     if arguments.mixed and arguments.loss is None:
         raise ConfigError("`--mixed` must go with `--loss`, within which widths become narrower; add `--loss 0.5%`")
+    try:
+        check_clock(fpga(arguments.device), wanted_of(arguments), arguments.clock)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     for words in _steps(arguments, theirs):
         sys.stdout.write(f"$ {shlex.join(['stoker', 'deploy', *words])}\n\n")
         sys.stdout.flush()
@@ -70,6 +76,8 @@ def _limits(arguments: argparse.Namespace) -> list[str]:
     found = ["--device", arguments.device]
     if arguments.structure != "any":
         found += ["--structure", arguments.structure]
+    if arguments.clock is not None:
+        found += ["--clock", f"{_digits(arguments.clock)}MHz"]
     if arguments.latency is not None:
         found += ["--latency", f"{_digits(1e6 * arguments.latency)}us"]
     if arguments.rate is not None:

@@ -23,6 +23,7 @@ processor the first time, seconds afterwards. The model that is shipped was made
 examples:
   stoker deploy calibrate --out ecp5.json
   stoker deploy calibrate --device ice40-hx8k
+  stoker deploy calibrate --device xc7a100t            synthesised, not placed: a model of resources alone
   stoker deploy search digits.pkg --model ecp5.json"""
 
 

@@ -20,12 +20,14 @@ from stoker.ui.terminal import style_for
 _DEVICE = "ecp5-45k"
 _LIMIT_S = 3600.0
 _EPILOG = """\
-yosys makes cells of the design, nextpnr places and routes them; both are kept by content. All figures are estimates of
+yosys makes cells of the design, nextpnr places and routes them; both are kept by content. Designs for 7 series (xc7...)
+are synthesised, not placed: no clock is known, and latency is in cycles. All figures are estimates of
 these tools: no board is there, and power is not estimated (`verify --activity` has an index of what changes). Their
 first start prepares them, which takes minutes.
 examples:
   stoker deploy fit rtl
-  stoker deploy fit rtl --device ecp5-85k --seed 3"""
+  stoker deploy fit rtl --device ecp5-85k --seed 3
+  stoker deploy fit rtl --device xc7a35t"""
 
 
 def main(argv: list[str]) -> int:

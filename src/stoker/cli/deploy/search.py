@@ -21,7 +21,7 @@ from stoker.deploy.search.engines import EngineFamily
 from stoker.deploy.search.families import Dataflow, SearchedPackage, StructureFamily
 from stoker.deploy.search.model import ResourceModel, model_of
 from stoker.deploy.search.report import report_of
-from stoker.deploy.search.searching import DesignLimits, RefusedFamily, search
+from stoker.deploy.search.searching import DesignLimits, RefusedFamily, check_clock, search
 from stoker.deploy.tools.devices import FPGAS, Fpga, fpga
 from stoker.records.deploy.search import SearchReport
 from stoker.ui.deploy.search_html import render_search_page
@@ -31,6 +31,7 @@ from stoker.ui.terminal import style_for
 STRUCTURES = ("dataflow", "engine")
 _DEVICE = "ecp5-45k"
 _RATE = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]*)?)(?P<unit>[kM]?)(?:/s)?", re.ASCII)
+_CLOCK = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]*)?)(?:MHz)?", re.ASCII | re.IGNORECASE)
 _UNITS = {"": 1.0, "k": 1e3, "M": 1e6}
 _EPILOG = """\
 Foldings of all layers are solved exactly for the least share of the device, in terms of a model that was fitted to
@@ -41,6 +42,7 @@ hardware runs. The status is 2 if nothing keeps all limits.
 examples:
   stoker deploy search digits.pkg --device ecp5-45k --latency 400us --rate 20k
   stoker deploy search wide.pkg narrow.pkg --rate 50k --loss 0.5% --html search.html --out search.json
+  stoker deploy search digits.pkg --device xc7a35t --clock 100MHz --rate 20k   # synthesised, not placed: no clock
   stoker deploy rtl digits.pkg --folding search.json --out rtl"""
 
 
@@ -57,7 +59,7 @@ def main(argv: list[str]) -> int:
     try:
         report = searched(
             packages, fpga(arguments.device), wanted_of(arguments), arguments.model_file,
-            STRUCTURES if arguments.structure == "any" else (arguments.structure,),
+            STRUCTURES if arguments.structure == "any" else (arguments.structure,), arguments.clock,
         )  # fmt: skip
     except ValueError as error:
         raise ConfigError(str(error)) from None
@@ -82,16 +84,19 @@ def _save(report: SearchReport, path: Path) -> None:
 
 def searched(
     packages: list[tuple[str, IntegerPackage]], part: Fpga, wanted: DesignLimits, model_file: Path | None = None,
-    structures: Sequence[str] = STRUCTURES,
+    structures: Sequence[str] = STRUCTURES, clock_mhz: float | None = None,
 ) -> SearchReport:  # fmt: skip
     """The report of a search over packages, each in each structure.
 
     Raises:
         ConfigError: the file holds no model of the part.
         MissingExtraError: scipy is not installed.
-        ValueError: no package can be built in any structure.
+        ValueError: no package can be built in any structure, or seconds are limited where no clock is known.
     """
+    check_clock(part, wanted, clock_mhz)
     model = model_for(part, model_file)
+    if clock_mhz is not None:
+        model = model.at(clock_mhz)
     families: list[StructureFamily] = []
     refused: list[RefusedFamily] = []
     for name, each in packages:
@@ -103,7 +108,7 @@ def searched(
                 refused.append(RefusedFamily(name, structure, str(error)))
     if not families:
         raise ValueError(refused[0].why)
-    return report_of(search(families, wanted), wanted, part, refused)
+    return report_of(search(families, wanted), wanted, part, refused, clock_mhz)
 
 
 def _family(package: SearchedPackage, structure: str, part: Fpga, model: ResourceModel) -> StructureFamily:
@@ -120,6 +125,10 @@ def add_limits(parser: Parser) -> None:
     add(
         "--structure", choices=("any", *STRUCTURES), default="any",
         help="a unit for each layer, a program of an engine, or the better one (default: any)",
+    )  # fmt: skip
+    add(
+        "--clock", type=_clock, metavar="MHZ",
+        help="the clock that the design will have, such as 100MHz: of devices on which designs are not placed",
     )  # fmt: skip
     add("--latency", type=duration("400us"), metavar="TIME", help="most, of a sample through an empty design")
     add("--rate", type=_rate, metavar="N", help="least samples a second, such as 20k")
@@ -177,6 +186,14 @@ def _rate(text: str) -> float:
     value = float(found["number"]) * _UNITS[found["unit"]] if found else 0.0
     if not value:
         raise argparse.ArgumentTypeError(f"must be samples a second such as 20000, 20k or 1.5M, got {text!r}")
+    return value
+
+
+def _clock(text: str) -> float:
+    found = _CLOCK.fullmatch(text)
+    value = float(found["number"]) if found else 0.0
+    if not value:
+        raise argparse.ArgumentTypeError(f"must be a clock in MHz such as 100MHz, got {text!r}")
     return value
 
 

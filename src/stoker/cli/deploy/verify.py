@@ -160,7 +160,7 @@ def _parser() -> Parser:
     which.add_argument("--folding", type=Path, metavar="FILE", help="a new design, the pick of a search: its report")
     add_engine_options(parser)
     add("--update", type=Path, metavar="PACKAGE", help="another model, which comes and goes in mid-stream")
-    names = tuple(each.name for each in FPGAS)
+    names = tuple(each.name for each in FPGAS if each.tools.models)
     add("--netlist", choices=names, metavar="NAME", help=f"simulate its cells on this FPGA as well: {', '.join(names)}")
     add("--units", action="store_true", help="with --netlist: the cells of each unit alone, which is fast for any size")
     add("--activity", action="store_true", help="count changes of bits by unit: an index of what moves, not power")

@@ -11,12 +11,21 @@ from stoker.deploy.rtl.generate import write_design
 from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.rtl.structure import Structure
 from stoker.deploy.search.memory_forms import mapped
-from stoker.deploy.search.model import MeasuredSpecimen, ResourceModel, design_contents, estimated, fitted
-from stoker.deploy.search.specimens import Specimen, specimens
+from stoker.deploy.search.model import (
+    REGISTERED,
+    EstimatedDesign,
+    MeasuredSpecimen,
+    ResourceModel,
+    design_contents,
+    estimated,
+    fitted,
+)
+from stoker.deploy.search.specimens import Specimen, narrow_specimens, specimens
 from stoker.deploy.tools.devices import Fpga
-from stoker.deploy.tools.placing import in_cells, nextpnr, place
+from stoker.deploy.tools.placing import in_cells, place
 from stoker.deploy.tools.synthesis import YOSYS, synthesise
 from stoker.deploy.tools.wasm import version_of
+from stoker.records.deploy.hardware import UNPLACED
 from stoker.records.deploy.search import CalibratedRow, CalibrationReport
 
 _CELLS = 4
@@ -25,6 +34,8 @@ _CELLS = 4
 
 def calibrate(part: Fpga, kept_in: Path | None = None, *, limit_s: float) -> tuple[ResourceModel, list[Structure]]:
     """Synthesises and places the specimens that a part has room for; the model fitted to them, and their designs.
+
+    Where nothing places designs on the part, the model is of resources alone.
 
     Args:
         part: on which they are placed.
@@ -36,13 +47,17 @@ def calibrate(part: Fpga, kept_in: Path | None = None, *, limit_s: float) -> tup
         ToolError: a tool fails or takes too long.
     """
     found = list(measured(specimens_on(part), part, kept_in, limit_s=limit_s))
-    obtained = f"{version_of(YOSYS)}, {version_of(nextpnr(part))}, {part.name}, seed 1, {len(found)} designs"
+    placing = (
+        f"{version_of(part.tools.placer)}, {part.name}, seed 1" if part.tools.placer else f"{part.name}, {UNPLACED}"
+    )
+    obtained = f"{version_of(YOSYS)}, {placing}, {len(found)} designs"
     return fitted(found, part, obtained), [structure for structure, _ in found]
 
 
 def specimens_on(part: Fpga) -> list[Specimen]:
     """The specimens that a part has room for, by what is counted in them."""
-    return [each for each in specimens() if _has_room(part, each)]
+    narrow = narrow_specimens() if part.family in REGISTERED else ()
+    return [each for each in (*specimens(), *narrow) if _has_room(part, each)]
 
 
 def _has_room(part: Fpga, specimen: Specimen) -> bool:
@@ -70,12 +85,13 @@ def measured(
             netlist, taken = synthesise(folder, part, kept_in, limit_s=limit_s)
         placed = place(netlist, part, kept_in, limit_s=limit_s)
         taken = in_cells(taken, placed)
-        say(f"{specimen.name}: {taken.luts} LUTs, {placed.clock_mhz:.1f} MHz")
+        clock = f", {placed.clock_mhz:.1f} MHz" if placed else ""
+        say(f"{specimen.name}: {taken.luts} LUTs{clock}")
         yield (
             structure,
             MeasuredSpecimen(
                 name=specimen.name, luts=taken.luts, flip_flops=taken.flip_flops, dsps=taken.dsps,
-                block_rams=taken.block_rams, clock_mhz=placed.clock_mhz,
+                block_rams=taken.block_rams, clock_mhz=placed.clock_mhz if placed else None,
             ),
         )  # fmt: skip
 
@@ -89,7 +105,13 @@ def judged(model: ResourceModel, structures: Sequence[Structure]) -> Calibration
             CalibratedRow(
                 name=found.name, luts=(found.luts, guess.demand.luts),
                 flip_flops=(found.flip_flops, guess.demand.flip_flops), dsps=(found.dsps, guess.demand.dsps),
-                block_rams=(found.block_rams, guess.demand.block_rams), clock_mhz=(found.clock_mhz, guess.clock_mhz),
+                block_rams=(found.block_rams, guess.demand.block_rams), clock_mhz=_clocks(found, guess),
             )
         )  # fmt: skip
     return CalibrationReport(obtained=model.obtained, rows=tuple(rows))
+
+
+def _clocks(found: MeasuredSpecimen, guess: EstimatedDesign) -> tuple[float, float] | None:
+    if found.clock_mhz is None or guess.clock_mhz is None:
+        return None
+    return found.clock_mhz, guess.clock_mhz

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stoker.deploy.hardware.fitting import check_room
+from stoker.deploy.hardware.fitting import check_room, fitted_design
 from stoker.deploy.hardware.verification import in_ways
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.graph import IntegerGraph, Integers
@@ -20,7 +20,7 @@ from stoker.deploy.rtl.engine.image import ModelImage
 from stoker.deploy.rtl.engine.shape import EngineShape
 from stoker.deploy.tools.devices import Fpga
 from stoker.deploy.tools.engine_simulation import engine_simulator, lint_engine, simulate_engine, simulate_words
-from stoker.deploy.tools.placing import in_cells, place
+from stoker.deploy.tools.placing import place
 from stoker.deploy.tools.synthesis import synthesise_texts
 from stoker.records.deploy.engine import EngineLayer, EngineSummary
 from stoker.records.deploy.hardware import FittedDesign, VerifiedDesign
@@ -103,6 +103,8 @@ def verify_engine(
 def fit_engine(folder: Path, part: Fpga, kept_in: Path | None = None, *, limit_s: float, seed: int = 1) -> FittedDesign:
     """Synthesises, places and routes an engine, whatever model is on it, and simulates a sample for its latency.
 
+    Where nothing places designs on the part, it is synthesised alone.
+
     Args:
         folder: of the engine with a model.
         part: where it is placed.
@@ -121,12 +123,7 @@ def fit_engine(folder: Path, part: Fpga, kept_in: Path | None = None, *, limit_s
     netlist, taken = synthesise_texts(texts, found.files, found.top, part, kept_in, limit_s=limit_s)
     check_room(taken, part)
     placed = place(netlist, part, kept_in, limit_s=limit_s, seed=seed)
-    taken = in_cells(taken, placed)
     program = engine_simulator(folder, kept_in, limit_s=limit_s)
     words = np.zeros((_SAMPLES, found.words_in, found.shape.lanes), np.uint16)
     _, outcome = simulate_words(program, folder, words, limit_s=limit_s)
-    return FittedDesign(
-        device=part.name, luts=(taken.luts, part.luts), flip_flops=(taken.flip_flops, part.flip_flops),
-        dsps=(taken.dsps, part.dsps), block_rams=(taken.block_rams, part.block_rams), clock_mhz=placed.clock_mhz,
-        cycles=found.cycles, latency_cycles=outcome.latency(),
-    )  # fmt: skip
+    return fitted_design(part, taken, placed, found.cycles, outcome.latency())

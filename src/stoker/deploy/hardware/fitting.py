@@ -1,4 +1,7 @@
-"""A design on an FPGA by open tools: resources, clock and latency. Estimates: no board was there."""
+"""A design on an FPGA by open tools: resources, clock and latency. Estimates: no board was there.
+
+On parts that no open tool places designs on, there is no clock, and latency is in cycles.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import numpy as np
 from stoker.core.errors import DeviceTooSmallError
 from stoker.deploy.rtl.generate import DesignDescription, read_design
 from stoker.deploy.tools.devices import FPGAS, Fpga
-from stoker.deploy.tools.placing import in_cells, place
+from stoker.deploy.tools.placing import PlacedDesign, in_cells, place
 from stoker.deploy.tools.simulation import simulate
 from stoker.deploy.tools.synthesis import Resources, synthesise
 from stoker.deploy.tools.verilator import simulator
@@ -30,6 +33,8 @@ class _KeptFit(msgspec.Struct, frozen=True):
 def fit(design: Path, part: Fpga, kept_in: Path | None = None, *, limit_s: float, seed: int = 1) -> FittedDesign:
     """Synthesises, places and routes a design, and simulates a sample for its latency.
 
+    Where nothing places designs on the part, it is synthesised alone.
+
     Args:
         design: a folder that ``stoker deploy rtl`` wrote.
         part: where it is placed.
@@ -47,20 +52,35 @@ def fit(design: Path, part: Fpga, kept_in: Path | None = None, *, limit_s: float
     netlist, taken = synthesise(design, part, kept_in, limit_s=limit_s)
     check_room(taken, part)
     placed = place(netlist, part, kept_in, limit_s=limit_s, seed=seed)
-    taken = in_cells(taken, placed)
     zeros = {
         end.value: np.zeros((_SAMPLES, end.words * end.lanes), np.int32) for end in description.inputs
     }  # fmt: skip
     program = simulator(design, kept_in, limit_s=limit_s)
     _, outcome = simulate(program, design, description, zeros, limit_s=limit_s)
-    found = FittedDesign(
-        device=part.name, luts=(taken.luts, part.luts), flip_flops=(taken.flip_flops, part.flip_flops),
-        dsps=(taken.dsps, part.dsps), block_rams=(taken.block_rams, part.block_rams), clock_mhz=placed.clock_mhz,
-        cycles=description.cycles, latency_cycles=outcome.latency(),
-    )  # fmt: skip
+    found = fitted_design(part, taken, placed, description.cycles, outcome.latency())
     # In the design's folder: who simulates it says what its cycles would be in seconds.
     (design / _FIT).write_bytes(msgspec.json.format(msgspec.json.encode(_KeptFit(description.digest, found))))
     return found
+
+
+def fitted_design(
+    part: Fpga, taken: Resources, placed: PlacedDesign | None, cycles: int, latency_cycles: int
+) -> FittedDesign:  # fmt: skip
+    """The record of what the tools found of a design.
+
+    Args:
+        part: that it is for.
+        taken: by synthesis.
+        placed: None where nothing placed it.
+        cycles: between two samples.
+        latency_cycles: of a sample through the empty design.
+    """
+    taken = in_cells(taken, placed)
+    return FittedDesign(
+        device=part.name, luts=(taken.luts, part.luts), flip_flops=(taken.flip_flops, part.flip_flops),
+        dsps=(taken.dsps, part.dsps), block_rams=(taken.block_rams, part.block_rams),
+        clock_mhz=placed.clock_mhz if placed else None, cycles=cycles, latency_cycles=latency_cycles,
+    )  # fmt: skip
 
 
 def read_fit(design: Path, description: DesignDescription) -> FittedDesign | None:

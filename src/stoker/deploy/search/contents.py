@@ -15,6 +15,8 @@ _FACTOR_BITS = 16
 _SPLIT = 17
 _WIDE = 18
 """Most bits of a factor of a hardware multiplier; :data:`_SPLIT` of an accumulator go into the first of two."""
+_NARROW = 9
+"""Bits of a product from which on the multipliers of all families are used for it; some leave less to lookup tables."""
 _SHALLOW = 32
 """Words of a FIFO that is read at once."""
 
@@ -31,9 +33,14 @@ class UnitContents:
         counters: bits of counters.
         registers: bits of registers that hold data.
         address_registers: bits of registers of line buffers.
+        taken_adders: of `adders`, bits that multipliers with an adder behind them take in.
+        taken_muxes: of `muxes`, the same.
+        taken_registers: of `registers`, the same of multipliers with registers: factors, products, sums of two.
         multipliers: of hardware.
+        narrow_multipliers: of these, those whose product has less than :data:`_NARROW` bits.
         products: bits of both factors of each multiplier, multiplied: what it is where there is no hardware for it.
         fixed_products: the same of multipliers by constants.
+        narrow_products: of `products` and `fixed_products`, those of narrow multipliers.
         longest: the largest sum of bits of both factors; of parts together the largest of theirs.
         windows: line buffers.
         units: with an output FIFO.
@@ -47,9 +54,14 @@ class UnitContents:
     counters: float = 0
     registers: float = 0
     address_registers: float = 0
+    taken_adders: float = 0
+    taken_muxes: float = 0
+    taken_registers: float = 0
     multipliers: int = 0
+    narrow_multipliers: int = 0
     products: float = 0
     fixed_products: float = 0
+    narrow_products: float = 0
     longest: int = 0
     windows: int = 0
     units: int = 0
@@ -122,6 +134,10 @@ def _array(pe: int, each: int, factor: int, weight: int, acc: int, words: int, s
     levels = (each - 1).bit_length()
     product = factor + weight
     held, added, count = 0, 0, each
+    # A multiplier takes in the first sum: the accumulator where no other product comes to it, else that of each pair.
+    pairs = min(product + 1, acc)
+    taken_sums, taken_adders = (acc, acc) if each == 1 else (-(-each // 2) * pairs, each // 2 * pairs)
+    narrow = product < _NARROW
     for level in range(1, levels + 1):
         # Declared as wide as the last level; the bits above a level's own are copies of its sign, and are merged.
         width = min(product + level, acc)
@@ -129,9 +145,13 @@ def _array(pe: int, each: int, factor: int, weight: int, acc: int, words: int, s
         count = -(-count // 2)
         held += count * width
     bits = each * factor * weight
+    own_weight = 0 if words == 1 else each * weight
     one = UnitContents(
         registers=each * product + held + acc, adders=added + acc, muxes=acc, multipliers=each,
         products=bits if words > 1 else 0, fixed_products=0 if words > 1 else bits, longest=product,
+        taken_registers=0 if narrow else each * product + own_weight + taken_sums,
+        taken_adders=0 if narrow else taken_adders, taken_muxes=acc if each == 1 and not narrow else 0,
+        narrow_multipliers=each * narrow, narrow_products=bits * narrow,
     )  # fmt: skip
     weights = pe * each * weight if words > 1 else 0
     control = UnitContents(counters=_bits(words) + _bits(sums), registers=weights + 3 * (levels + 1))
@@ -158,8 +178,11 @@ def _requantiser(lanes: int, p: Mapping[str, int]) -> UnitContents:
     dropped = max(shift - 1, 0)  # bits below the point, but for the half that is added
     first = acc - _unused(p)
     early = _SPLIT + _FACTOR_BITS + acc if split else product if factors else first
+    factor = _FACTOR_BITS if factors > 1 else 0
     lane = UnitContents(
-        registers=first + (_FACTOR_BITS if factors > 1 else 0) + early + max(product - dropped, 1) + kept + out,
+        taken_registers=first + factor + early + max(product - dropped, 1) if factors else 0,
+        taken_adders=acc if split else 0,
+        registers=first + factor + early + max(product - dropped, 1) + kept + out,
         adders=(acc if split else 0) + wide, muxes=2 * out + wide, multipliers=_law_multipliers(acc, factors),
         products=acc * _FACTOR_BITS if factors > 1 else 0, fixed_products=acc * _FACTOR_BITS if factors == 1 else 0,
         longest=min(acc, _WIDE) + _FACTOR_BITS if factors > 1 else 0,

@@ -14,9 +14,9 @@ from statistics import fmean
 import msgspec
 
 from stoker.deploy.rtl.engine.shape import FACTOR_BITS, NUMBER_BITS, OPERAND_BITS, SUM_BITS, EngineShape
-from stoker.deploy.search.memory_forms import Family, MappedMemory, MemoryShape, mapped
+from stoker.deploy.search.memory_forms import DISTRIBUTED_LUTS, MappedMemory, MemoryShape, mapped
 from stoker.deploy.search.model import DeviceDemand, least_squares, weighed
-from stoker.deploy.tools.devices import Fpga
+from stoker.deploy.tools.devices import Family, Fpga
 
 _LAW_MULTIPLIERS = 2
 _ROW_MULTIPLIERS = 8
@@ -129,4 +129,4 @@ def _parts(lanes: int) -> dict[str, float]:
 
 
 def _distributed(memories: Sequence[MappedMemory]) -> float:
-    return sum(4.0 * each.cells for each in memories if each.form == "distributed")
+    return float(sum(DISTRIBUTED_LUTS * each.cells for each in memories if each.form == "distributed"))

@@ -56,14 +56,21 @@ class SolvedDesign:
     objective: float
 
     @property
-    def rate_per_s(self) -> float:
-        """Samples a second in a full pipeline."""
-        return self.estimate.clock_mhz * 1e6 / self.cycles
+    def interval(self) -> float:
+        """Time between two samples in a full pipeline: in seconds, or in cycles where no clock is known.
+
+        Designs for one part are all in one or all in the other.
+        """
+        return self._time(self.cycles)
 
     @property
-    def latency_s(self) -> float:
-        """Time of a sample through the empty design."""
-        return self.latency_cycles / (self.estimate.clock_mhz * 1e6)
+    def latency(self) -> float:
+        """Time of a sample through the empty design, in the same."""
+        return self._time(self.latency_cycles)
+
+    def _time(self, cycles: int) -> float:
+        clock = self.estimate.clock_mhz
+        return float(cycles) if clock is None else cycles / (clock * 1e6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ registers after each step, so distances decide.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -20,12 +20,14 @@ from msgspec import structs
 from stoker.core.extras import require
 from stoker.deploy.rtl.structure import DesignNode, Structure
 from stoker.deploy.search.contents import UnitContents, contents_of, end_contents, fork_contents, total
-from stoker.deploy.search.memory_forms import Family, MappedMemory, MemoryShape, mapped
-from stoker.deploy.tools.devices import Fpga
+from stoker.deploy.search.memory_forms import DISTRIBUTED_LUTS, MappedMemory, MemoryShape, mapped
+from stoker.deploy.tools.devices import TOOLS, Family, Fpga
 
 _SOFT: tuple[Family, ...] = ("ice40",)
 """Families whose designs have no hardware multipliers: lookup tables multiply."""
-_LUT_BITS = 4
+REGISTERED: tuple[Family, ...] = ("xc7",)
+"""Families whose multipliers have registers and an adder, and which leave narrow products to lookup tables."""
+_LUT_BITS: Mapping[Family, int] = {"ecp5": 4, "ice40": 4, "xc7": 6}
 """Inputs of a lookup table, as powers of two of the bits that it holds."""
 
 
@@ -66,14 +68,15 @@ KINDS = ("luts", "flip_flops", "dsps", "block_rams")
 
 
 class MeasuredSpecimen(msgspec.Struct, frozen=True, kw_only=True):
-    """A design of :mod:`stoker.deploy.search.specimens`, synthesised and placed."""
+    """A design of :mod:`stoker.deploy.search.specimens`, synthesised, and placed or not."""
 
     name: str
     luts: int
     flip_flops: int
     dsps: int
     block_rams: int
-    clock_mhz: float
+    clock_mhz: float | None
+    """None if it was synthesised only."""
 
 
 class SlowerGrade(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +101,7 @@ class ResourceModel(msgspec.Struct, frozen=True, kw_only=True):
     """Weights of what :func:`_lut_parts` counts."""
     flip_flops: dict[str, float]
     period_ns: dict[str, float]
+    """Empty where no clock is known."""
     specimens: tuple[MeasuredSpecimen, ...]
     slower: dict[str, SlowerGrade] = {}
     """By grade."""
@@ -114,13 +118,19 @@ class ResourceModel(msgspec.Struct, frozen=True, kw_only=True):
             obtained=f"{self.obtained}; clocks of grade {grade} {found.median:.2f} times slower ({spread})",
         )  # fmt: skip
 
+    def at(self, clock_mhz: float) -> ResourceModel:
+        """The model of a family without clocks, at one that is stated."""
+        period = {"clocking": 1e3 / clock_mhz}
+        return structs.replace(self, period_ns=period, obtained=f"{self.obtained}; {clock_mhz:g} MHz as stated")
+
     def demand(self, contents: UnitContents) -> DeviceDemand:
         """What contents take."""
+        contents = _built(contents, self.family)
         memories = [(shape, mapped(shape, self.family)) for shape in contents.memories]
         return DeviceDemand(
             luts=weighed(self.luts, _lut_parts(contents, memories, self.family)),
             flip_flops=weighed(self.flip_flops, _flip_flop_parts(contents, memories)),
-            dsps=0 if self.family in _SOFT else contents.multipliers,
+            dsps=contents.multipliers,
             block_rams=sum(found.cells for _, found in memories if found.form == "block"),
         )
 
@@ -130,8 +140,13 @@ class ResourceModel(msgspec.Struct, frozen=True, kw_only=True):
         base = DeviceDemand(luts=self.luts["design"], flip_flops=self.flip_flops["design"])
         return base + self.demand(around)
 
-    def clock_mhz(self, demand: DeviceDemand, longest: int) -> float:
-        """The clock of a design that takes so much, and whose widest multiplier has factors of so many bits."""
+    def clock_mhz(self, demand: DeviceDemand, longest: int) -> float | None:
+        """The clock of a design that takes so much, and whose widest multiplier has factors of so many bits.
+
+        None where designs are synthesised alone, and no clock was stated.
+        """
+        if not self.period_ns:
+            return None
         return 1e3 / weighed(self.period_ns, _period_parts(demand, longest, self.family))
 
 
@@ -142,12 +157,12 @@ class EstimatedDesign:
     Attributes:
         demand: of all of it.
         nodes: demand of each node, by name.
-        clock_mhz: estimated.
+        clock_mhz: estimated, or stated; None where neither was.
     """
 
     demand: DeviceDemand
     nodes: Mapping[str, DeviceDemand] = field(default_factory=dict[str, DeviceDemand])
-    clock_mhz: float
+    clock_mhz: float | None
 
 
 def estimated(structure: Structure, model: ResourceModel) -> EstimatedDesign:
@@ -173,8 +188,17 @@ def node_contents(node: DesignNode) -> UnitContents:
 
 @cache
 def model_of(part: Fpga) -> ResourceModel:
-    """The model that is shipped for a part."""
+    """The model that is shipped for a part.
+
+    Raises:
+        ValueError: none is shipped for its family.
+    """
     file = resources.files("stoker.deploy.search").joinpath("data", f"{part.family}.json")
+    if not file.is_file():
+        raise ValueError(
+            f"no model of {part.name} is shipped; fit one with `stoker deploy calibrate --device {part.name} "
+            "--out FILE`, and search with `--model FILE`"
+        )
     return msgspec.json.decode(file.read_bytes(), type=ResourceModel).on(part.grade)
 
 
@@ -185,7 +209,7 @@ def fitted(
 
     Args:
         measured: designs with what the tools found.
-        part: that they were placed on.
+        part: that they were synthesised for, and placed on if anything places them.
         obtained: how, for readers of the model.
 
     Raises:
@@ -196,19 +220,21 @@ def fitted(
     flip_flops: list[dict[str, float]] = []
     periods: list[dict[str, float]] = []
     for structure, found in measured:
-        whole = design_contents(structure)
+        whole = _built(design_contents(structure), family)
         memories = [(shape, mapped(shape, family)) for shape in whole.memories]
         luts.append(_lut_parts(whole, memories, family) | {"design": 1.0})
         flip_flops.append(_flip_flop_parts(whole, memories) | {"design": 1.0})
         taken = DeviceDemand(
             luts=found.luts, flip_flops=found.flip_flops, dsps=found.dsps, block_rams=found.block_rams
         )  # fmt: skip
-        periods.append(_period_parts(taken, whole.longest, family))
+        if found.clock_mhz is not None:
+            periods.append(_period_parts(taken, whole.longest, family))
     specimens = [found for _, found in measured]
+    clocks = [1e3 / each.clock_mhz for each in specimens if each.clock_mhz is not None]
     return ResourceModel(
         family=family, grade=part.grade, obtained=obtained, luts=least_squares(luts, [each.luts for each in specimens]),
         flip_flops=least_squares(flip_flops, [each.flip_flops for each in specimens]),
-        period_ns=least_squares(periods, [1e3 / each.clock_mhz for each in specimens]), specimens=tuple(specimens),
+        period_ns=least_squares(periods, clocks) if clocks else {}, specimens=tuple(specimens),
     )  # fmt: skip
 
 
@@ -239,6 +265,20 @@ def weighed(weights: Mapping[str, float], parts: Mapping[str, float]) -> float:
     return sum(weights[name] * count for name, count in parts.items())
 
 
+def _built(contents: UnitContents, family: Family) -> UnitContents:
+    """The contents outside of the multipliers that a family has, and these."""
+    if family in _SOFT:
+        return replace(contents, multipliers=0)
+    if family not in REGISTERED:
+        return replace(contents, products=0, fixed_products=0)
+    return replace(
+        contents, adders=contents.adders - contents.taken_adders, muxes=contents.muxes - contents.taken_muxes,
+        registers=contents.registers - contents.taken_registers,
+        multipliers=contents.multipliers - contents.narrow_multipliers, products=contents.narrow_products,
+        fixed_products=0,
+    )  # fmt: skip
+
+
 _Memories = Sequence[tuple[MemoryShape, MappedMemory]]
 
 
@@ -251,10 +291,12 @@ def _lut_parts(contents: UnitContents, memories: _Memories, family: Family) -> d
         "counters": contents.counters,
         "windows": contents.windows,
         "units": contents.units,
-        "distributed": sum(4 * found.cells for _, found in memories if found.form == "distributed"),
-        "constants": sum(_constant_luts(shape) for shape, found in memories if found.form == "logic"),
+        "distributed": sum(DISTRIBUTED_LUTS * found.cells for _, found in memories if found.form == "distributed"),
+        "constants": sum(_constant_luts(shape, family) for shape, found in memories if found.form == "logic"),
         "small": sum(shape.words * shape.bits for shape, found in memories if _in_registers(shape, found)),
     }
+    if family in REGISTERED:
+        found["products"] = contents.products
     if family not in _SOFT:
         return found
     # A logic cell has one lookup table and one flip-flop: some registers have a cell to themselves.
@@ -282,8 +324,10 @@ def _flip_flop_parts(contents: UnitContents, memories: _Memories) -> dict[str, f
 def _period_parts(demand: DeviceDemand, longest: int, family: Family) -> dict[str, float]:
     """The larger a design, the farther apart its parts; multipliers and block memories lie in separate columns.
 
-    Multipliers of lookup tables take longer, the wider they are.
+    Multipliers of lookup tables take longer, the wider they are. A stated clock has no parts.
     """
+    if TOOLS[family].placer is None:
+        return {"clocking": 1.0}
     if family in _SOFT:
         return {"clocking": 1.0, "products": longest / 10, "luts": demand.luts / 1000}
     return {
@@ -292,9 +336,9 @@ def _period_parts(demand: DeviceDemand, longest: int, family: Family) -> dict[st
     }  # fmt: skip
 
 
-def _constant_luts(shape: MemoryShape) -> float:
-    """Lookup tables of constants: one a bit for each 16 words, and none where there is one word."""
-    return 0.0 if shape.written or shape.words < 2 else shape.bits * -(-shape.words // (1 << _LUT_BITS))
+def _constant_luts(shape: MemoryShape, family: Family) -> float:
+    """Lookup tables of constants: one a bit for as many words as it holds, and none where there is one word."""
+    return 0.0 if shape.written or shape.words < 2 else shape.bits * -(-shape.words // (1 << _LUT_BITS[family]))
 
 
 def _in_registers(shape: MemoryShape, found: MappedMemory) -> bool:

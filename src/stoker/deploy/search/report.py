@@ -16,11 +16,12 @@ from stoker.deploy.rtl.folding import Folding
 from stoker.deploy.search.engine_model import engine_memories
 from stoker.deploy.search.engines import EngineDesign
 from stoker.deploy.search.families import DataflowDesign, SolvedDesign
-from stoker.deploy.search.memory_forms import Family, MappedMemory, MemoryShape, mapped
+from stoker.deploy.search.memory_forms import MappedMemory, MemoryShape, mapped
 from stoker.deploy.search.model import KINDS, DeviceDemand, node_contents
 from stoker.deploy.search.searching import DesignLimits, FamilyOutcome, FoundDesign, RefusedFamily, SearchOutcome
 from stoker.deploy.search.solving import shares
-from stoker.deploy.tools.devices import Fpga
+from stoker.deploy.tools.devices import Family, Fpga
+from stoker.records.deploy.hardware import UNPLACED
 from stoker.records.deploy.search import (
     DesignRow,
     FamilyRow,
@@ -36,7 +37,8 @@ RESOURCES = {"luts": "LUTs", "flip_flops": "flip-flops", "dsps": "DSPs", "block_
 
 
 def report_of(
-    outcome: SearchOutcome, wanted: DesignLimits, part: Fpga, refused: Sequence[RefusedFamily] = ()
+    outcome: SearchOutcome, wanted: DesignLimits, part: Fpga, refused: Sequence[RefusedFamily] = (),
+    clock_mhz: float | None = None,
 ) -> SearchReport:  # fmt: skip
     """The record of a search.
 
@@ -45,6 +47,7 @@ def report_of(
         wanted: limits.
         part: that was searched on.
         refused: families that could not be searched.
+        clock_mhz: as stated for a part without clocks.
     """
     shown = outcome.nearest
     families = [_family(each, outcome, wanted, part) for each in outcome.families]
@@ -54,8 +57,8 @@ def report_of(
     ]
     return SearchReport(
         limits=SearchLimits(
-            device=part.name, latency_s=_given(wanted.latency_s), rate_per_s=wanted.rate_per_s or None,
-            loss_frac=_given(wanted.loss_frac),
+            device=part.name, clock_mhz=clock_mhz, latency_s=_given(wanted.latency_s),
+            rate_per_s=wanted.rate_per_s or None, loss_frac=_given(wanted.loss_frac),
         ),
         there={kind: getattr(part, kind) for kind in KINDS},
         model="; ".join(dict.fromkeys(each.family.obtained for each in outcome.families)),
@@ -67,7 +70,7 @@ def report_of(
         families=tuple(families),
         nearest=None if outcome.pick else _row(shown, part),
         misses=() if outcome.pick else tuple(misses(shown, wanted, part)),
-        notes=tuple(_notes(outcome, wanted)),
+        notes=tuple(_notes(outcome, wanted, part, clock_mhz)),
     )  # fmt: skip
 
 
@@ -111,10 +114,10 @@ def misses(found: FoundDesign, wanted: DesignLimits, part: Fpga) -> Iterator[str
         if share > 1:
             taken, there = math.ceil(design.estimate.demand.of(kind)), getattr(part, kind)
             yield f"{taken:,} of {there:,} {RESOURCES[kind]}: {taken - there:,} too many"
-    if design.rate_per_s < wanted.rate_per_s:
-        yield f"{design.rate_per_s:,.0f} of {wanted.rate_per_s:,.0f} samples/s"
-    if design.latency_s > wanted.latency_s:
-        yield f"a latency of {format_seconds(design.latency_s)}, at most {format_seconds(wanted.latency_s)} allowed"
+    if design.interval * wanted.rate_per_s > 1:
+        yield f"{1 / design.interval:,.0f} of {wanted.rate_per_s:,.0f} samples/s"
+    if design.latency > wanted.latency_s:
+        yield f"a latency of {format_seconds(design.latency)}, at most {format_seconds(wanted.latency_s)} allowed"
     loss = found.family.package.loss_frac
     if loss is not None and loss > wanted.loss_frac:
         yield f"a loss of {100 * loss:.2f} %, at most {100 * wanted.loss_frac:.2f} % allowed"
@@ -225,10 +228,19 @@ def _why(best: FoundDesign, pick: FoundDesign | None, wanted: DesignLimits, part
         return (
             f"takes {100 * best.design.share:.0f} % of the device where the pick takes {100 * pick.design.share:.0f} %"
         )
-    return f"gives {best.design.rate_per_s:,.0f} samples/s at most where the pick gives {pick.design.rate_per_s:,.0f}"
+    if best.design.estimate.clock_mhz is None:
+        return f"takes {best.design.cycles:,} cycles a sample at least where the pick takes {pick.design.cycles:,}"
+    return (
+        f"gives {1 / best.design.interval:,.0f} samples/s at most where the pick gives {1 / pick.design.interval:,.0f}"
+    )
 
 
-def _notes(outcome: SearchOutcome, wanted: DesignLimits) -> Iterable[str]:
+def _notes(
+    outcome: SearchOutcome, wanted: DesignLimits, part: Fpga, clock_mhz: float | None
+) -> Iterable[str]:  # fmt: skip
+    if not part.is_placed:
+        times = "times are in cycles" if clock_mhz is None else f"{clock_mhz:g} MHz are stated, and no tool checks them"
+        yield f"designs for {part.name} are {UNPLACED}; {times}"
     names = [each.family.package.name for each in outcome.families if each.family.package.loss_frac is None]
     if names and math.isfinite(wanted.loss_frac):
         yield f"no accuracy was recorded for {', '.join(dict.fromkeys(names))}: its loss is not limited"

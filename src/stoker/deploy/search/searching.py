@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from stoker.core import pareto
 from stoker.deploy.search.families import SolvedDesign, StructureFamily
+from stoker.deploy.tools.devices import Fpga
+from stoker.records.deploy.hardware import UNPLACED
 
 _LADDER = 12
 """Paces of each family that are solved for the front, evenly spaced on a logarithmic scale."""
@@ -47,8 +49,11 @@ class DesignLimits:
         return self.rate_per_s > 0 or math.isfinite(self.latency_s)
 
     def slowness(self, design: SolvedDesign) -> float:
-        """The larger ratio of a design's latency and interval to what is allowed; at most 1 if it keeps both."""
-        return max(design.latency_s / self.latency_s, self.rate_per_s / design.rate_per_s)
+        """The larger ratio of a design's latency and interval to what is allowed; at most 1 if it keeps both.
+
+        Speed is limited only where a clock is known (:func:`check_clock`): else both limits are endless.
+        """
+        return max(design.latency / self.latency_s, self.rate_per_s * design.interval)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +125,30 @@ class SearchOutcome:
     families: Sequence[FamilyOutcome]
 
 
+def check_clock(part: Fpga, wanted: DesignLimits, clock_mhz: float | None) -> None:
+    """Refuses limits in seconds where no clock is known, and a stated clock where one is estimated.
+
+    Args:
+        part: that is searched on.
+        wanted: limits.
+        clock_mhz: as stated; None if none is.
+
+    Raises:
+        ValueError: it is one of the two.
+    """
+    if part.is_placed and clock_mhz is not None:
+        raise ValueError(
+            f"`clock` must be left out for {part.name}, whose clocks are estimated, got {clock_mhz:g} MHz; "
+            "state one for parts on which designs are synthesised, not placed"
+        )
+    if not part.is_placed and clock_mhz is None and wanted.is_paced:
+        limit = "latency" if math.isfinite(wanted.latency_s) else "rate"
+        raise ValueError(
+            f"`{limit}` is in seconds and needs a clock, and designs for {part.name} are {UNPLACED}; state the clock "
+            "that the design will have: add --clock 100MHz, say, or leave the limit out"
+        )
+
+
 def search(families: Sequence[StructureFamily], wanted: DesignLimits) -> SearchOutcome:
     """Searches all families.
 
@@ -145,7 +174,7 @@ def search(families: Sequence[StructureFamily], wanted: DesignLimits) -> SearchO
 
 def _figures(found: FoundDesign) -> tuple[float, ...]:
     design = found.design
-    return 1.0 / design.rate_per_s, design.latency_s, design.share, found.loss_frac
+    return design.interval, design.latency, design.share, found.loss_frac
 
 
 def _merit(found: FoundDesign, wanted: DesignLimits) -> tuple[float, ...]:
@@ -154,8 +183,8 @@ def _merit(found: FoundDesign, wanted: DesignLimits) -> tuple[float, ...]:
         return found.excess, 0.0, 0.0
     design = found.design
     if wanted.is_paced:
-        return 1.0, design.objective, 1.0 / design.rate_per_s
-    return 1.0, 1.0 / design.rate_per_s, design.objective
+        return 1.0, design.objective, design.interval
+    return 1.0, design.interval, design.objective
 
 
 @dataclass

@@ -190,6 +190,11 @@ def specimens() -> tuple[Specimen, ...]:
     return tuple(made() for made in (*_DENSE, *_IMAGES, *_SEVERAL))
 
 
+def narrow_specimens() -> tuple[Specimen, ...]:
+    """Those whose products some families leave to lookup tables, to be synthesised for these."""
+    return tuple(made() for made in _NARROW)
+
+
 def _dense(
     inputs: int, outputs: int, fold: tuple[int, int], weights: int = 8, bits: int = 8, shift: int = 0
 ) -> Specimen:
@@ -281,6 +286,10 @@ _DENSE: tuple[_Made, ...] = (
     partial(_dense, 8, 4, (4, 8)),
     partial(_dense, 128, 64, (1, 2), 2, 6),
     partial(_dense, 512, 64, (2, 4), 6),
+)
+_NARROW: tuple[_Made, ...] = (
+    partial(_dense, 64, 16, (4, 2), 3, 4),
+    partial(_dense, 32, 16, (8, 4), 2, 4),
 )
 _IMAGES: tuple[_Made, ...] = (
     partial(_conv, 8, 1, 8, (1, 1, 1)),

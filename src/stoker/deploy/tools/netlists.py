@@ -1,6 +1,7 @@
 """A synthesised netlist as a simulator: its cells become what they compute, and Verilator compiles that.
 
-What cells compute is read from the models that come with yosys, but for those of `ecp5_cells.sv`.
+What cells compute is read from the models that come with yosys, but for those of `ecp5_cells.sv`. Cells of 7 series
+have none here.
 """
 
 from __future__ import annotations
@@ -12,14 +13,13 @@ import msgspec
 
 from stoker.core.errors import ToolError
 from stoker.deploy.rtl.generate import DesignDescription
-from stoker.deploy.tools.devices import Fpga
+from stoker.deploy.tools.devices import FPGAS, Fpga
 from stoker.deploy.tools.kept import kept
 from stoker.deploy.tools.running import run_tool
 from stoker.deploy.tools.synthesis import YOSYS
 from stoker.deploy.tools.verilator import ports_header, simulator_of
 from stoker.deploy.tools.wasm import command_of, prepare, version_of
 
-_OWN = "ecp5_cells.sv"
 _FILE = "cells.v"
 _NETLIST = "netlist.json"
 
@@ -39,7 +39,11 @@ def netlist_simulator(
     Raises:
         MissingExtraError: yosys or Verilator is not installed.
         ToolError: the netlist can't be read, or a step fails or takes too long.
+        ValueError: what the part's cells compute is not known.
     """
+    if part.tools.models is None:
+        known = ", ".join(each.name for each in FPGAS if each.tools.models)
+        raise ValueError(f"`netlist` must be of a part whose cells can be simulated, {known}, got {part.name}")
     source = _as_text(netlist, description.top, part, folder, limit_s)
     harness = Path(__file__).with_name("harness.cpp")
     ports = ports_header(description)
@@ -55,9 +59,9 @@ def _as_text(netlist: Path, top: str, part: Fpga, folder: Path | None, limit_s: 
         text = msgspec.json.encode({**whole, "modules": {top: whole["modules"][top]}})
     except (OSError, KeyError, TypeError, msgspec.DecodeError) as error:
         raise ToolError(f"`{netlist}` must hold yosys's netlist of {top}, got {error!r}") from error
-    own = Path(__file__).with_name(_OWN).read_text(encoding="utf-8") if part.family == "ecp5" else ""
-    models = f"read_verilog -sv {_OWN}; " if own else ""
-    library = "+/lattice/cells_sim_ecp5.v" if own else "+/ice40/cells_sim.v"
+    library, name = part.tools.models, part.tools.own_models
+    own = Path(__file__).with_name(name).read_text(encoding="utf-8") if name else ""
+    models = f"read_verilog -sv {name}; " if name else ""
     script = (
         f"{models}read_verilog -sv -nooverwrite {library}; read_json {_NETLIST}; hierarchy -check -top {top}; "
         f"proc; flatten; opt_expr; opt_clean -purge; write_verilog -noattr {_FILE}"
@@ -65,8 +69,8 @@ def _as_text(netlist: Path, top: str, part: Fpga, folder: Path | None, limit_s: 
 
     def make(made: Path) -> None:
         (made / _NETLIST).write_bytes(text)
-        if own:
-            (made / _OWN).write_text(own, encoding="utf-8")
+        if name:
+            (made / name).write_text(own, encoding="utf-8")
         run_tool([*command_of(YOSYS), "-q", "-p", script], folder=made, limit_s=limit_s, doing="reading the netlist")
         for each in made.iterdir():
             if each.name != _FILE:

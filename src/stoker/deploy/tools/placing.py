@@ -32,8 +32,10 @@ class PlacedDesign(msgspec.Struct, frozen=True, kw_only=True):
     """Cells of iCE40, each with a lookup table and a flip-flop; those that take the place of pins are left out."""
 
 
-def place(netlist: Path, part: Fpga, folder: Path | None = None, *, limit_s: float, seed: int = 1) -> PlacedDesign:
-    """Places and routes a netlist, if that is not kept.
+def place(
+    netlist: Path, part: Fpga, folder: Path | None = None, *, limit_s: float, seed: int = 1
+) -> PlacedDesign | None:  # fmt: skip
+    """Places and routes a netlist, if that is not kept; None on a part that nothing places designs on.
 
     Args:
         netlist: of yosys.
@@ -46,7 +48,9 @@ def place(netlist: Path, part: Fpga, folder: Path | None = None, *, limit_s: flo
         MissingExtraError: nextpnr is not installed.
         ToolError: it fails (a part that is too small, too), or takes too long.
     """
-    package = nextpnr(part)
+    package = part.tools.placer
+    if package is None:
+        return None
     prepare(package)
     options = [
         *part.options,
@@ -83,11 +87,6 @@ def place(netlist: Path, part: Fpga, folder: Path | None = None, *, limit_s: flo
         raise ToolError(f"`{found / _REPORT}` must hold nextpnr's report, got {error!r}") from error
 
 
-def in_cells(taken: Resources, placed: PlacedDesign) -> Resources:
+def in_cells(taken: Resources, placed: PlacedDesign | None) -> Resources:
     """What a design takes, with logic cells in place of lookup tables where a part has such cells."""
-    return taken if placed.logic_cells is None else structs.replace(taken, luts=placed.logic_cells)
-
-
-def nextpnr(part: Fpga) -> str:
-    """The tool that places designs on a part."""
-    return f"yowasp-nextpnr-{part.family}"
+    return taken if placed is None or placed.logic_cells is None else structs.replace(taken, luts=placed.logic_cells)

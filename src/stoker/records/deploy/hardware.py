@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+UNPLACED = "synthesised, not placed: no clock"
+"""What a design is on a part that no open tool places designs on."""
+
 
 class DesignLayer(msgspec.Struct, frozen=True, kw_only=True):
     """One unit of a design."""
@@ -180,7 +183,7 @@ class VerifiedDesign(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FittedDesign(msgspec.Struct, frozen=True, kw_only=True):
-    """A design placed and routed on an FPGA: estimates of tools, no board was there."""
+    """A design on an FPGA, synthesised, placed and routed: estimates of tools, no board was there."""
 
     device: str
     luts: tuple[int, int]
@@ -188,19 +191,19 @@ class FittedDesign(msgspec.Struct, frozen=True, kw_only=True):
     flip_flops: tuple[int, int]
     dsps: tuple[int, int]
     block_rams: tuple[int, int]
-    clock_mhz: float
-    """By the tool's timing model, after routing."""
+    clock_mhz: float | None
+    """By the tool's timing model, after routing; None where the design was synthesised, not placed."""
     cycles: int
     """Between two samples."""
     latency_cycles: int
     """Cycles of a sample through an empty design, simulated."""
 
     @property
-    def latency_s(self) -> float:
-        """Latency of a sample through an empty design."""
-        return self.latency_cycles / (self.clock_mhz * 1e6)
+    def latency_s(self) -> float | None:
+        """Latency of a sample through an empty design; None without a clock."""
+        return None if self.clock_mhz is None else self.latency_cycles / (self.clock_mhz * 1e6)
 
     @property
-    def rate_per_s(self) -> float:
-        """Samples a second in a full pipeline."""
-        return self.clock_mhz * 1e6 / self.cycles
+    def rate_per_s(self) -> float | None:
+        """Samples a second in a full pipeline; None without a clock."""
+        return None if self.clock_mhz is None else self.clock_mhz * 1e6 / self.cycles

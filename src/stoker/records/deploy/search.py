@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-FORMAT = 2
+FORMAT = 3
 
 
 class SearchLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for; None for what was not."""
 
     device: str
+    clock_mhz: float | None = None
+    """As stated for a device on which designs are synthesised, not placed."""
     latency_s: float | None = None
     """Time of a sample through an empty design."""
     rate_per_s: float | None = None
@@ -26,7 +28,8 @@ class DesignRow(msgspec.Struct, frozen=True, kw_only=True):
     cycles: int
     """Between two samples, by closed form."""
     latency_cycles: int
-    clock_mhz: float
+    clock_mhz: float | None
+    """None where designs are synthesised, not placed, and no clock was stated."""
     multipliers: int
     luts: float
     flip_flops: float
@@ -43,14 +46,14 @@ class DesignRow(msgspec.Struct, frozen=True, kw_only=True):
     """Lanes of an engine, and words of its memories for one model."""
 
     @property
-    def rate_per_s(self) -> float:
-        """Samples a second in a full pipeline."""
-        return self.clock_mhz * 1e6 / self.cycles
+    def rate_per_s(self) -> float | None:
+        """Samples a second in a full pipeline; None without a clock."""
+        return None if self.clock_mhz is None else self.clock_mhz * 1e6 / self.cycles
 
     @property
-    def latency_s(self) -> float:
-        """Time of a sample through an empty design."""
-        return self.latency_cycles / (self.clock_mhz * 1e6)
+    def latency_s(self) -> float | None:
+        """Time of a sample through an empty design; None without a clock."""
+        return None if self.clock_mhz is None else self.latency_cycles / (self.clock_mhz * 1e6)
 
 
 class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +151,8 @@ class CalibratedRow(msgspec.Struct, frozen=True, kw_only=True):
     flip_flops: tuple[int, float]
     dsps: tuple[int, int]
     block_rams: tuple[int, int]
-    clock_mhz: tuple[float, float]
+    clock_mhz: tuple[float, float] | None
+    """None where designs are synthesised, not placed."""
 
 
 class CalibrationReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -98,7 +98,7 @@ def facts_of(design: SimulatedDesign, latency_cycles: int) -> Facts:
     facts: dict[str, str | int | float | bool] = {
         "simulated": True, "cycles": design.description.cycles, "latency_cycles": latency_cycles,
     }  # fmt: skip
-    if (fitted := design.fitted) is not None:
+    if (fitted := design.fitted) is not None and fitted.clock_mhz is not None:
         facts |= {
             "estimated_on": fitted.device, "estimated_clock_mhz": round(fitted.clock_mhz, 2),
             "estimated_latency_us": round(latency_cycles / fitted.clock_mhz, 3),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from stoker.core.units import format_seconds
 from stoker.records.deploy.hardware import (
+    UNPLACED,
     DesignActivity,
     DesignSummary,
     FittedDesign,
@@ -133,12 +134,20 @@ def _updates(found: VerifiedUpdates, style: Style) -> list[str]:
 def render_fit(found: FittedDesign, style: Style | None = None) -> str:
     """What a design takes of an FPGA, as a page of text."""
     style = style or Style()
-    facts = [
-        ("device", f"{found.device}, placed and routed: an estimate of open tools, no board was there"),
-        ("clock", f"{found.clock_mhz:.1f} MHz"),
-        ("latency", f"{format_seconds(found.latency_s)} ({found.latency_cycles:,} cycles, simulated)"),
-        ("rate", f"{found.rate_per_s:,.0f} samples/s ({found.cycles:,} cycles a sample)"),
-    ]
+    estimate = "an estimate of open tools, no board was there"
+    if found.clock_mhz is None or found.latency_s is None or found.rate_per_s is None:
+        facts = [
+            ("device", f"{found.device}, {UNPLACED}; {estimate}"),
+            ("latency", f"{found.latency_cycles:,} cycles, simulated"),
+            ("rate", f"a sample in {found.cycles:,} cycles"),
+        ]
+    else:
+        facts = [
+            ("device", f"{found.device}, placed and routed: {estimate}"),
+            ("clock", f"{found.clock_mhz:.1f} MHz"),
+            ("latency", f"{format_seconds(found.latency_s)} ({found.latency_cycles:,} cycles, simulated)"),
+            ("rate", f"{found.rate_per_s:,.0f} samples/s ({found.cycles:,} cycles a sample)"),
+        ]
     kinds = {"LUTs": found.luts, "flip-flops": found.flip_flops, "DSPs": found.dsps, "block RAMs": found.block_rams}
     rows = [[kind, f"{taken:,}", f"{there:,}", f"{100 * taken / there:.0f} %" if there else "-"]
             for kind, (taken, there) in kinds.items()]  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from stoker.core.units import format_seconds
 from stoker.records.deploy.search import DesignRow, LayerRow, SearchReport
-from stoker.ui.deploy.search_words import RESOURCES, write_structure
+from stoker.ui.deploy.search_words import RESOURCES, write_figures, write_structure
 from stoker.ui.drawing.fronts import (
     Axis,
     PlotPlace,
@@ -23,6 +23,7 @@ _CLASSES = ("c5", "c1", "c3", "c0", "c4", "c2")
 _LEAST_LABEL = 0.25
 """Part of a bar that has room for a figure."""
 _TICKS_S = tuple(digit * 10.0**power for power in range(-9, 3) for digit in (1, 2, 5))
+_TICKS_CYCLES = tuple(digit * 10.0**power for power in range(9) for digit in (1, 2, 5))
 
 
 def family_classes(report: SearchReport) -> dict[tuple[str, str], str]:
@@ -32,13 +33,14 @@ def family_classes(report: SearchReport) -> dict[tuple[str, str], str]:
 
 
 def draw_designs(report: SearchReport) -> str:
-    """Seconds between two samples against the share of the device: the front, the limits as lines, the pick."""
+    """Time between two samples against the share of the device: the front, the limits as lines, the pick."""
     shown = report.shown
     own = [row for each in report.families for row in each.front]
     rows = [*own, *([shown] if shown else [])]
     interval = 1 / report.limits.rate_per_s if report.limits.rate_per_s else None
+    cycles = any(row.clock_mhz is None for row in rows)
     place = PlotPlace(
-        Axis.over([*(1 / row.rate_per_s for row in rows), *([interval] if interval else [])]),
+        Axis.over([*(_interval(row) for row in rows), *([interval] if interval else [])]),
         Axis.over([*(100 * row.share for row in rows), 100.0]),
     )
     classes = family_classes(report)
@@ -49,12 +51,12 @@ def draw_designs(report: SearchReport) -> str:
             stairs.append(row)
     body = [
         draw_limits(place.x(interval) if interval else None, place.y(100.0), "rate", report.limits.device),
-        _grid(place),
+        _grid(place, cycles=cycles),
         draw_stairs(_at(row, place) for row in stairs),
         *(_mark(row, place, f"dot {_class(row, classes)}", 5) for row in own if row not in report.front),
         *(_mark(row, place, f"best {_class(row, classes)}", 6) for row in report.front),
         *(_name(row, place) for row in own if row != shown),
-        draw_text(100, 100, "between two samples", dy=34, anchor="end"),
+        draw_text(100, 100, "cycles between two samples" if cycles else "between two samples", dy=34, anchor="end"),
     ]
     if shown is not None:
         kind = "best" if report.pick else "best open"
@@ -102,27 +104,31 @@ def _class(row: DesignRow, classes: dict[tuple[str, str], str]) -> str:
 
 
 def _at(row: DesignRow, place: PlotPlace) -> tuple[float, float]:
-    return place.x(1 / row.rate_per_s), place.y(100 * row.share)
+    return place.x(_interval(row)), place.y(100 * row.share)
+
+
+def _interval(row: DesignRow) -> float:
+    """Seconds between two samples, or cycles where no clock is known: alike in all designs for a device."""
+    return float(row.cycles) if row.rate_per_s is None else 1 / row.rate_per_s
 
 
 def _mark(row: DesignRow, place: PlotPlace, kind: str, radius: int) -> str:
-    said = (
-        f"{row.package} as {write_structure(row)}: {row.rate_per_s:,.0f} samples/s, "
-        f"{format_seconds(row.latency_s)} a sample, {100 * row.share:.0f} % of the {RESOURCES[row.binding]}"
-    )
+    said = f"{row.package} as {write_structure(row)}: {write_figures(row)}"
     return draw_mark(kind, *_at(row, place), radius, said)
 
 
-def _grid(place: PlotPlace) -> str:
-    return "".join([*_lines(place), draw_line("axis", 0, 100, 100, 100), draw_line("axis", 0, 0, 0, 100)])
+def _grid(place: PlotPlace, *, cycles: bool) -> str:
+    return "".join(
+        [*_lines(place, cycles=cycles), draw_line("axis", 0, 100, 100, 100), draw_line("axis", 0, 0, 0, 100)]
+    )
 
 
-def _lines(place: PlotPlace) -> Iterable[str]:
+def _lines(place: PlotPlace, *, cycles: bool) -> Iterable[str]:
     for value in place.up.decades():
         y = place.y(value)
         yield draw_line("grid", 0, y, 100, y)
         yield draw_text(0, y, f"{value:g} %", dx=-8, dy=4, anchor="end")
-    for value in place.across.ticks(_TICKS_S):
+    for value in place.across.ticks(_TICKS_CYCLES if cycles else _TICKS_S):
         x = place.x(value)
         yield draw_line("grid", x, 0, x, 100)
-        yield draw_text(x, 100, format_seconds(value), dy=18, anchor="middle")
+        yield draw_text(x, 100, f"{value:,.0f}" if cycles else format_seconds(value), dy=18, anchor="middle")

@@ -76,18 +76,23 @@ def render_calibration(report: CalibrationReport, style: Style | None = None) ->
     rows: list[Sequence[str]] = [
         [f"{each.luts[0]:,}", f"{each.luts[1]:,.0f}", f"{each.flip_flops[0]:,}", f"{each.flip_flops[1]:,.0f}",
          f"{each.dsps[0]}", f"{each.dsps[1]}", f"{each.block_rams[0]}", f"{each.block_rams[1]}",
-         f"{each.clock_mhz[0]:.0f}", f"{each.clock_mhz[1]:.0f}", each.name]
+         *(f"{clock:.0f}" for clock in each.clock_mhz or ()), each.name]
         for each in report.rows
     ]  # fmt: skip
-    head = ("LUTs", "model", "flip-flops", "model", "DSPs", "model", "block RAMs", "model", "MHz", "model", "design")
+    placed = all(each.clock_mhz for each in report.rows)
+    head = ["LUTs", "flip-flops", "DSPs", "block RAMs", *(["MHz"] if placed else [])]
+    head = [*(name for kind in head for name in (kind, "model")), "design"]
     facts = [("model", report.obtained)]
-    for name, kind in (("LUTs", "luts"), ("flip-flops", "flip_flops"), ("clock", "clock_mhz")):
+    fitted = [("LUTs", "luts"), ("flip-flops", "flip_flops"), *([("clock", "clock_mhz")] if placed else [])]
+    for name, kind in fitted:
         errors = [abs(getattr(each, kind)[1] / getattr(each, kind)[0] - 1) for each in report.rows]
         facts.append((name, f"median error {100 * median(errors):.1f} %, worst {100 * max(errors):.0f} %"))
     for name, kind in (("DSPs", "dsps"), ("block RAMs", "block_rams")):
         wrong = sum(getattr(each, kind)[0] != getattr(each, kind)[1] for each in report.rows)
         facts.append((name, f"{wrong} of {len(report.rows)} designs differ"))
     table = titled(
-        "Found by the tools, and by the model", render_table(head, rows, style, right=tuple(range(10))), style
+        "Found by the tools, and by the model",
+        render_table(head, rows, style, right=tuple(range(len(head) - 1))),
+        style,
     )
     return join((render_facts(facts, style), table), style, "")

@@ -28,14 +28,26 @@ def write_headline(report: SearchReport) -> str:
     if pick is not None:
         return (
             f"Build {pick.package} as {write_structure(pick)} with {pick.multipliers:,} multipliers: "
-            f"{pick.rate_per_s:,.0f} samples/s, {format_seconds(pick.latency_s)} a sample, "
-            f"{100 * pick.share:.0f} % of the {RESOURCES[pick.binding]} of {report.limits.device}."
+            f"{write_figures(pick)} of {report.limits.device}."
         )
     assert nearest is not None, "what nothing fits has a nearest design"
     return (
         f"Nothing keeps the limits on {report.limits.device}. The nearest design, {nearest.package} as "
         f"{write_structure(nearest)}, has {'; '.join(report.misses)}."
     )
+
+
+def write_figures(row: DesignRow) -> str:
+    """The pace, the latency and the share of a design."""
+    share = f"{100 * row.share:.0f} % of the {RESOURCES[row.binding]}"
+    if row.rate_per_s is None:
+        return f"{row.cycles:,} cycles between samples, {write_latency(row)} a sample, {share}"
+    return f"{row.rate_per_s:,.0f} samples/s, {write_latency(row)} a sample, {share}"
+
+
+def write_latency(row: DesignRow) -> str:
+    """The time of a sample through an empty design, in cycles where no clock is known."""
+    return f"{row.latency_cycles:,} cycles" if row.latency_s is None else format_seconds(row.latency_s)
 
 
 def write_structure(row: DesignRow) -> str:
@@ -46,7 +58,7 @@ def write_structure(row: DesignRow) -> str:
 def write_limits(report: SearchReport) -> str:
     """What was asked for."""
     limits = report.limits
-    words = [limits.device]
+    words = [limits.device if limits.clock_mhz is None else f"{limits.device} at {limits.clock_mhz:g} MHz"]
     if limits.rate_per_s is not None:
         words.append(f"at least {limits.rate_per_s:,.0f} samples/s")
     if limits.latency_s is not None:
@@ -84,9 +96,10 @@ def write_limiting(report: SearchReport) -> str:
 def design_row(row: DesignRow, report: SearchReport) -> list[str]:
     """Cells under :data:`FRONT_HEAD`."""
     return [
-        write_design(row, report), f"{row.rate_per_s:,.0f}/s", format_seconds(row.latency_s),
-        f"{row.clock_mhz:.0f} MHz", f"{row.cycles:,}", f"{row.luts:,.0f}", f"{row.flip_flops:,.0f}", f"{row.dsps:,}",
-        f"{row.block_rams:,}", f"{100 * row.share:.0f} % {RESOURCES[row.binding]}",
+        write_design(row, report), "-" if row.rate_per_s is None else f"{row.rate_per_s:,.0f}/s", write_latency(row),
+        "-" if row.clock_mhz is None else f"{row.clock_mhz:.0f} MHz", f"{row.cycles:,}", f"{row.luts:,.0f}",
+        f"{row.flip_flops:,.0f}", f"{row.dsps:,}", f"{row.block_rams:,}",
+        f"{100 * row.share:.0f} % {RESOURCES[row.binding]}",
         "-" if row.loss_frac is None else f"{100 * row.loss_frac:.2f} %",
     ]  # fmt: skip
 
