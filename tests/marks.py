@@ -21,6 +21,7 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/deploy/importing/test_batch_constants.py::test_a_bert": "stays: masks of all forms",
     "tests/deploy/importing/test_preparing.py::test_training_wins": "stays: numbers and state of a prepared model",
     "tests/deploy/hardware/test_fitting.py::test_a_dense": "stays: what is too large; no synthesis there",
+    "tests/deploy/hardware/test_fitting.py::test_an_engine": "stays: as above",
     "tests/deploy/hardware/test_engine.py::test_models_made_at_random": "stays: four models on one engine, a change",
     "tests/deploy/hardware/test_host_tables.py::test_a_simulated": "stays: host and device by the law, and each cut",
     "tests/deploy/hardware/test_many_nets.py": "stays: test_live, most units in one simulator",

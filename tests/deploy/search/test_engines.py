@@ -63,7 +63,11 @@ def test_the_model_is_near_the_engines_that_it_was_fitted_to() -> None:
         assert demand.flip_flops == pytest.approx(each.flip_flops, rel=0.1)
         if each.clock_mhz is not None:
             assert MODEL.clock_mhz == pytest.approx(each.clock_mhz, rel=0.2)
-    assert fitted_engines(MODEL.engines, PART, MODEL.obtained) == MODEL
+    again = fitted_engines(MODEL.engines, PART, MODEL.obtained)
+    # To rounding: machines solve the least squares with other instructions.
+    assert again.luts == pytest.approx(MODEL.luts)
+    assert again.flip_flops == pytest.approx(MODEL.flip_flops)
+    assert again.period_ns == pytest.approx(MODEL.period_ns)
 
 
 def test_both_structures_have_their_fronts_and_the_other_one_what_it_lacks(tmp_path: Path) -> None:

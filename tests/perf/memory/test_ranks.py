@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec.structs
@@ -12,6 +13,7 @@ from stoker.perf.features.lifetimes import BufferLife, CallInTime, MemoryTimelin
 from stoker.perf.memory.choice.fitting import FitQuestion, taken_of
 from stoker.perf.memory.ranks import (
     DDP,
+    STAGES,
     ZERO1,
     RankWay,
     chosen,
@@ -21,10 +23,11 @@ from stoker.perf.memory.ranks import (
     in_order,
     of_rank,
     ranked,
+    way_of,
     ways_of,
     worth_certifying,
 )
-from stoker.records.fitting import FitMeasure, FitPlan, TracedModel
+from stoker.records.fitting import FitMeasure, FitPlan, RejectedFit, StageFlow, TracedModel
 
 MB = 1 << 20
 
@@ -92,7 +95,34 @@ def test_the_link_decides_between_computing_again_and_sharing() -> None:
     assert [each.kind for each in slow.measures] == ["recompute"]
     assert fast.rejected[0].reason == "it is slower"
     assert (fast.measures[0].added_s or 0) > 0
-    assert fast.step_s == pytest.approx(1.0 + (fast.measures[0].added_s or 0))
+    assert fast.step_s == pytest.approx(1.0 + exchange_s(facts, 2, ZERO1, stated(1e10, 1e-5)))
+    assert fast.plain_step_s == pytest.approx(1.0 + exchange_s(facts, 2, DDP, stated(1e10, 1e-5)))
+
+
+@pytest.mark.parametrize("bytes_per_s", [1.0, 1e6, 1e12])
+def test_seconds_of_a_step_are_those_of_its_own_exchange_at_any_link(bytes_per_s: float) -> None:
+    flow = StageFlow(
+        forward_s=(0.1, 0.1), backward_s=(0.2, 0.2), loss_s=0.1, plain_s=0.7, update_s=0.3, share=0.5,
+        sends=((0, 1, 100),),
+    )  # fmt: skip
+    facts, link = replace(facts_of(timeline()), flow=flow), stated(bytes_per_s, 1e-5)
+    stages = plan(20 * MB, 0.0, "stages")
+    other = RejectedFit(name="recompute every module", peak_bytes=31 * MB, step_s=1.2, reason="it does not fit")
+    shared = msgspec.structs.replace(plan(29 * MB, 0.0, "zero1"), rejected=(other,))
+    ways = {DDP: plan(29 * MB, 0.1), ZERO1: shared, STAGES: stages}
+    found = in_order(ranked(ways, facts), link)
+    plain_s = 1.0 + exchange_s(facts, 2, DDP, link)
+    assert len(found) == 3
+    for each in found:
+        assert each.step_s is not None
+        assert each.plain_step_s == pytest.approx(plain_s)
+        assert each.step_s == pytest.approx(plain_s + sum(one.added_s or 0.0 for one in each.measures))
+        # Computed passes of all batches, if nothing else.
+        assert each.step_s > 0.5
+    shares = next(each for each in found if way_of(each) == ZERO1)
+    assert shares.rejected[-1].step_s == pytest.approx(1.2 + exchange_s(facts, 2, ZERO1, link))
+    assert [each.step_s for each in found] == sorted(each.step_s or 0.0 for each in found)
+    assert all((each.step_s or 1.0) > 0.5 for each in found[0].rejected)
 
 
 def test_what_does_not_fit_is_not_chosen_and_the_nearest_miss_is_where_nothing_fits() -> None:

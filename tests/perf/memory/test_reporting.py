@@ -48,3 +48,18 @@ def test_what_was_traced_and_fits_is_said_to_and_what_was_not_is_predicted() -> 
     rows = remedy_rows(untraced.remedies, MemoryUnit(untraced.peak_bytes))
     words = {row[0].partition(" ")[0]: row[REMEDY_HEAD.index("fits")] for row in rows}
     assert words["recompute"] == "predicted"
+
+
+def test_what_ranks_share_is_priced_against_the_step_with_ddps_exchange_or_not_at_all() -> None:
+    def share(seconds: dict[str, float]) -> float | None:
+        found = report(MemoryQuestion(
+            features=PLAIN[0], timeline=PLAIN[1], emulated=True, ranks=2, model=READ, step_s=seconds.get
+        ))  # fmt: skip
+        (remedy,) = [each for each in found.remedies if each.name == "FSDP2 over 2 ranks"]
+        return remedy.step_frac
+
+    # Seconds of an exchange that are many times those of the computation.
+    assert share({"ddp": 100.0, "fsdp": 125.0}) == 0.25
+    assert share({"ddp": 100.0, "fsdp": 25.0}) == -0.75
+    assert share({"ddp": 100.0}) is None
+    assert share({"fsdp": 125.0}) is None

@@ -10,7 +10,7 @@ from tests.train.answers import answers_of
 
 pytestmark = pytest.mark.integration
 CASES = ("clipped", "sgd")
-OTHERS = ("alone", "together", "refused", "different")
+OTHERS = ("alone", "together", "written", "refused", "different")
 KINDS = ("adamw", "scaled", "kept", "outer", "fused", "foreach", "adagrad")
 LOSSES, WEIGHTS = 1e-6, 1e-4
 """Largest differences to DDP: relative of losses, absolute of weights and states."""
@@ -73,6 +73,14 @@ def test_a_server_that_looks_at_no_version_gives_a_state_of_two_steps() -> None:
 
 def test_all_ranks_evaluate_together_and_not_equally_often(found: list[dict[str, Any]]) -> None:
     assert all(each <= 1e-6 for rank in found for each in rank["together"])
+
+
+def test_views_may_be_written_into_and_are_no_copies(found: list[dict[str, Any]]) -> None:
+    # FSDP2's hook at an output goes with the output's place in the graph, which a write to a view takes.
+    for rank in found:
+        assert rank["written"]["losses"] <= LOSSES
+        assert rank["written"]["view"]
+        assert not rank["written"]["warned"]
 
 
 def test_what_cannot_be_sharded_is_refused_on_all_ranks_before_anything_changes(found: list[dict[str, Any]]) -> None:

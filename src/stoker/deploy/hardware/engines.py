@@ -53,10 +53,10 @@ def write_model(graph: IntegerGraph, shape: EngineShape, folder: Path, source: s
 
 
 def layers_of(graph: IntegerGraph, image: ModelImage) -> tuple[EngineLayer, ...]:
-    """Cycles of a model by value, in the order in which they are computed; values that cost nothing are left out."""
+    """Cycles of a model by value, in the order in which they are finished; values that cost nothing are left out."""
     lanes, spent = image.shape.lanes, dict[str, list[int]]()
     for instruction, name in zip(image.instructions, image.operations, strict=True):
-        spent.setdefault(name, []).append(instruction_cycles(instruction, lanes))
+        spent[name] = [*spent.pop(name, []), instruction_cycles(instruction, lanes)]
     found: list[EngineLayer] = []
     for name, each in spent.items():
         operation = graph.producer(name)

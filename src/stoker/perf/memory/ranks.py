@@ -325,7 +325,7 @@ def in_order(fits: RankedFits, link: Interconnect, backend: Backend = "gloo") ->
     added = [one + _again_s(plan) for one, plan in zip(seconds, fits.plans, strict=True)]
     # Of equal times, the one that does least to the program: ways stand in that order.
     order = sorted(range(len(added)), key=lambda place: _rank_of(fits.plans[place], added[place]))
-    plans = [_priced(plan, one - plain_s) for plan, one in zip(fits.plans, seconds, strict=True)]
+    plans = [_priced(plan, one, plain_s) for plan, one in zip(fits.plans, seconds, strict=True)]
     best = order[0]
     others = [_rejected(plans[place], added[place] - added[best], plans[best].fits) for place in order[1:]]
     first = msgspec.structs.replace(plans[best], rejected=(*others, *fits.refused, *plans[best].rejected))
@@ -341,13 +341,26 @@ def _rank_of(plan: FitPlan, added_s: float) -> tuple[bool, float]:
     return (not plan.fits, added_s if plan.fits else plan.peak_bytes)
 
 
-def _priced(plan: FitPlan, added_s: float) -> FitPlan:
-    """The plan with what its exchange adds to DDP's, which may be less than nothing."""
-    if way_of(plan) == DDP:
-        return plan
-    first = msgspec.structs.replace(plan.measures[0], added_s=added_s)
-    step_s = None if plan.step_s is None else plan.step_s + added_s
-    return msgspec.structs.replace(plan, measures=(first, *plan.measures[1:]), step_s=step_s)
+def _priced(plan: FitPlan, exchange_s: float, plain_s: float) -> FitPlan:
+    """The plan with the seconds of exchanges: its own in all that it weighs, DDP's in the step as it is.
+
+    Args:
+        plan: of the computation alone.
+        exchange_s: that its exchange adds to it.
+        plain_s: that DDP's adds, which may be more.
+    """
+
+    def with_own(step_s: float | None) -> float | None:
+        return None if step_s is None else step_s + exchange_s
+
+    measures = plan.measures
+    if way_of(plan) != DDP:
+        measures = (msgspec.structs.replace(measures[0], added_s=exchange_s - plain_s), *measures[1:])
+    return msgspec.structs.replace(
+        plan, measures=measures, step_s=with_own(plan.step_s),
+        plain_step_s=None if plan.plain_step_s is None else plan.plain_step_s + plain_s,
+        rejected=tuple(msgspec.structs.replace(each, step_s=with_own(each.step_s)) for each in plan.rejected),
+    )  # fmt: skip
 
 
 def _rejected(plan: FitPlan, more_s: float, is_found: bool) -> RejectedFit:

@@ -8,6 +8,7 @@ gradients and state dicts are affairs of one rank, which fetches what others hol
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -159,7 +160,6 @@ class WeightShards:
                 whole[first] = parameter
                 places.setdefault(first, []).append((owner, name))
         forget_weights(self._ddp, whole.values())
-        module.register_forward_hook(_no_views)  # before FSDP2's own
         hooks = _fully_shard(module, self._units, mesh, self._reshard)
         sharded = {
             name: ShardedWeight(name, getattr(*its[0]), tuple(whole[name].shape), tuple(its))
@@ -271,11 +271,14 @@ def _fully_shard(
     # Imported here: it takes a second, and few programs are sharded.
     from torch.distributed.fsdp import fully_shard
 
+    # Torch says of writes to views that they lose a hook; ours is there then.
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view", UserWarning)
     found: list[tuple[nn.Module, torch_private.HookNumbers]] = []
     # Units inside others come first: what they have is not the outer one's.
     for path in [*sorted(units, key=lambda path: -path.count(".")), ""]:
         unit = module.get_submodule(path)
         freed = bool(path) and (reshard if isinstance(reshard, bool) else path in reshard)
+        unit.register_forward_hook(_begin_at_bases, with_kwargs=True)  # before FSDP2's own
         before = torch_private.hooks_of(unit)
         fully_shard(unit, mesh=mesh, reshard_after_forward=freed)
         if mesh.device_type == "cpu":
@@ -284,9 +287,10 @@ def _fully_shard(
     return found
 
 
-def _no_views(_module: nn.Module, _inputs: Any, outputs: Any) -> Any:
-    """Outputs that are no views: a program may change what DDP returns, and FSDP2 would lose its gradients."""
-    return torch_private.without_views(outputs) if torch.is_grad_enabled() else None
+def _begin_at_bases(module: nn.Module, inputs: Any, named: dict[str, Any], outputs: Any) -> None:
+    """Lets programs and modules write into outputs that are views, as they may under DDP."""
+    if torch.is_grad_enabled() and not torch_private.is_in_backward():
+        torch_private.begin_at_bases(module, (inputs, named), outputs)
 
 
 def _by_unit(weights: dict[str, ShardedWeight], units: Sequence[nn.Module]) -> dict[nn.Module, list[ShardedWeight]]:

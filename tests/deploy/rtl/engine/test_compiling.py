@@ -12,6 +12,7 @@ from stoker.deploy.engines.law import NumpyEngine
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.rtl.engine.compiling import compiled
 from stoker.deploy.rtl.engine.ends import beats_of, values_of
+from stoker.deploy.rtl.engine.instructions import First, InstructionKind, Second
 from stoker.deploy.rtl.engine.machine import ProgramMachine
 from stoker.deploy.rtl.engine.shape import EngineShape
 from tests.deploy.graphs import graphs, numbers_for
@@ -47,6 +48,61 @@ def test_attention_and_layer_norm(masked: bool) -> None:
     graph = attention(3, masked=masked)
     assert differing(graph, LARGE) == 0
     assert differing(attention(4, tokens=3, heads=3, size=4, masked=masked), structs.replace(LARGE, lanes=8)) == 0
+
+
+@pytest.mark.parametrize(
+    ("width", "channels", "lanes", "words"),
+    # Words of a row of results; with one pixel after another there would be 12, 6, 8, 16 and 14 of them.
+    [(6, 12, 8, 9), (6, 2, 4, 3), (8, 1, 8, 1), (8, 9, 8, 9), (7, 12, 8, 14)],
+)
+def test_words_of_a_depthwise_convolution_go_on_through_pixels(
+    width: int, channels: int, lanes: int, words: int
+) -> None:
+    net = NetBuilder(1)
+    first = net.conv(net.input((3, width, channels)), channels, padding=(1, 1, 1, 1), groups=channels)
+    graph = net.graph(net.conv(first, channels, padding=(0, 0, 1, 1), stride=(1, 2), groups=channels))
+    shape = structs.replace(LARGE, lanes=lanes)
+    image = compiled(graph, shape)
+    steps = [each.steps for each, name in zip(image.instructions, image.operations, strict=True) if name == first]
+    assert steps[-1] == 3 * words * 9
+    assert differing(graph, shape) == 0
+
+
+def test_an_image_is_written_into_the_border_that_all_who_read_it_want() -> None:
+    net = RowBuilder(2)
+    source = net.input((4, 8, 4))
+    first = net.conv(source, 8, padding=(1, 1, 1, 1), groups=4)
+    second = net.add(net.conv(first, 8, padding=(1, 1, 1, 1)), net.conv(first, 8, padding=(1, 1, 1, 1)))
+    third = net.conv(net.table(net.max_pool(second, (2, 2), (1, 1), (1, 0, 0, 2))), 8, padding=(2, 1, 1, 1))
+    fourth = net.conv(net.multiplied(third, third), 4, padding=(1, 1, 1, 1))
+    last = net.conv(fourth, 3, padding=(1, 1, 1, 1))
+    wanted_as_it_is, of_another_size = net.conv(fourth, 4, (1, 1)), net.conv(fourth, 2, (5, 5), padding=(2, 2, 2, 2))
+    graph = net.graph(*(net.flat(each) for each in (last, wanted_as_it_is, of_another_size)), fourth)
+    for lanes in (4, 8):  # of 4 numbers a pixel: with 8 lanes no word of a row is full
+        assert differing(graph, structs.replace(LARGE, lanes=lanes)) == 0
+    image = compiled(graph, LARGE)
+    # The three that read the fourth, and the graph, share no border: it is copied into two.
+    nests = [each for each in image.instructions if each.kind == InstructionKind.NEST and not each.array]
+    copies = [each for each in nests if (each.first, each.second, each.reduce) == (First.OWN, Second.ONE, 0)]
+    assert len(copies) == 2
+
+
+def test_values_that_share_numbers_have_borders_by_their_own_shapes() -> None:
+    net = RowBuilder(3)
+    first = net.input((4, 6, 2))
+    parts = [net.conv(each, 3, padding=(1, 1, 1, 1)) for each in (first, net.shaped(first, (6, 4, 2)))]
+    assert differing(net.graph(*(net.flat(each) for each in parts)), LARGE) == 0
+
+
+@pytest.mark.parametrize("size", [4, 24])
+def test_a_border_takes_no_more_steps_than_its_numbers_ask(size: int) -> None:
+    net = NetBuilder(4)
+    first = net.input((size, size, 4))
+    second = net.conv(first, 8, padding=(1, 1, 1, 1))
+    image = compiled(net.graph(net.flat(second)), structs.replace(LARGE, weight_words=4096))
+    fills = [each.steps for each in image.instructions if each.second == Second.ZERO]
+    # All of a small image at once; of a large one rows above and below with a corner each, and what is between rows.
+    assert fills == {4: [36], 24: [2 * 27, 2 * 23]}[size]
 
 
 def test_rows_of_tables_and_sums_of_them() -> None:

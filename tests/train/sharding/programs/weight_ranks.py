@@ -9,6 +9,7 @@ import io
 import json
 import sys
 import time
+import warnings
 import weakref
 
 import torch
@@ -218,6 +219,48 @@ def together(rank):
     return [first, *others, apart(plain(ddp, rank, ours, 20, 2), plain(expected, rank, theirs, 20, 2))]
 
 
+class Written(nn.Module):
+    """Views that are written into: outputs of its blocks by itself, those of the whole by the program."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(300, 12)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(12, 20), nn.GELU(), nn.Linear(20, 12)) for _ in range(3))
+        self.head = nn.Linear(12, 300)
+
+    def forward(self, ids):
+        found = self.table(ids)
+        for block in self.blocks:
+            later = block(found)
+            later += found
+            found = later
+        return self.head(found)
+
+
+def written(rank):
+    """A program writes into views: its losses, whether its outputs are views, and what torch warned of."""
+    found = {}
+    for is_sharded in (False, True):
+        torch.manual_seed(3)
+        net = Written()
+        ddp = shard_weights(net) if is_sharded else DistributedDataParallel(net)
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        losses = found[is_sharded] = []
+        with warnings.catch_warnings(record=True) as seen:
+            for step in range(3):
+                x, y = batch(rank, step)
+                logits = ddp(x)
+                found["view"] = logits._is_view()
+                logits *= 2.0
+                loss = nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                losses.append(loss.item())
+        found["warned"] = [str(each.message) for each in seen]
+    return {"losses": apart(found[True], found[False]), "view": found["view"], "warned": found["warned"]}
+
+
 def refusal(act):
     try:
         act()
@@ -278,7 +321,7 @@ def work(rank, names):
     return {name: OTHERS[name](rank) if name in OTHERS else compared(rank, name) for name in names}
 
 
-OTHERS = {each.__name__: each for each in (alone, naive, together, refused, different)}
+OTHERS = {each.__name__: each for each in (alone, naive, together, written, refused, different)}
 
 if __name__ == "__main__":
     chosen = sys.argv[2].split(",")

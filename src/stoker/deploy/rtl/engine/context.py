@@ -11,7 +11,7 @@ import numpy as np
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.graph import IntegerGraph, Integers
 from stoker.deploy.ir.values import IntegerValue
-from stoker.deploy.rtl.engine.drafts import Draft, Drafting, Loop
+from stoker.deploy.rtl.engine.drafts import Draft, Drafting, ImagePlace, Loop
 from stoker.deploy.rtl.engine.image import ImageBuilder
 from stoker.deploy.rtl.engine.instructions import First, Instruction
 from stoker.deploy.rtl.engine.shape import NUMBER_BITS, SUM_BITS, EngineShape
@@ -33,8 +33,8 @@ class ProgramContext:
         self.drafting, self.image = Drafting(shape), ImageBuilder(shape)
         self.operation = ""
         """Value of the graph that is being computed."""
-        self.padded: dict[tuple[str, tuple[int, ...], int], str] = {}
-        """Buffers of images with a border, by buffer, padding and what fills it."""
+        self.bordered: dict[tuple[str, tuple[int, int, int, int], int], ImagePlace] = {}
+        """Images with a border, by value, padding and the number that it is of."""
         self._buffers: dict[str, str] = {}
 
     def value(self, name: str) -> IntegerValue:
@@ -112,7 +112,7 @@ class ProgramContext:
         return {"p": self._scale([bias], [1]), "low": _LOW, "high": _HIGH}
 
     def law(
-        self, by: op.Requantiser, *, channels: int, biases: Integers | int = 0, groups: int = 1
+        self, by: op.Requantiser, *, channels: int, biases: Integers | int = 0, groups: int = 1, pixels: int = 1
     ) -> tuple[dict[str, int], int]:  # fmt: skip
         """Fields of a requantiser, and by how much its scales move from a word of channels to the next.
 
@@ -121,6 +121,7 @@ class ProgramContext:
             channels: of the result; each may have its own bias and factor.
             biases: one, or by channel.
             groups: parts of the channels, each with words to itself.
+            pixels: of all channels that have words together, one after another.
         """
         factors = np.ones(1, np.int64) if by.multiplier is None else self.graph.constants[by.multiplier].ravel()
         start = np.asarray(biases, np.int64).ravel()
@@ -128,9 +129,10 @@ class ProgramContext:
         if len(factors) == len(start) == 1:
             return {"p": self._scale(start, factors), **fields}, 0
         each = channels // groups
-        wide = [np.broadcast_to(array, channels).reshape(groups, each) for array in (start, factors)]
+        wide = [np.tile(np.broadcast_to(array, channels).reshape(groups, each), pixels) for array in (start, factors)]
         words = [
-            [part[at : at + self.lanes] for part in array for at in range(0, each, self.lanes)] for array in wide
+            [part[at : at + self.lanes] for part in array for at in range(0, each * pixels, self.lanes)]
+            for array in wide
         ]  # fmt: skip
         return {"p": self.image.add_scales(words[0], words[1]), **fields}, 1
 

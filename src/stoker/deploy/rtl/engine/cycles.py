@@ -10,6 +10,8 @@ _FETCHED = 10
 _ENTERED = 1
 _LAW = 19
 """From a step of lanes to its written result."""
+BESIDES_STEPS = _FETCHED + _LAW
+"""What a nest of lanes takes besides its steps."""
 _SUMMED = 4
 """From a row's last address to its sum."""
 _PASS = 12
@@ -46,8 +48,8 @@ def sample_cycles(image: ModelImage) -> int:
 
 
 def cycles_by_value(image: ModelImage) -> dict[str, int]:
-    """Cycles of a sample that each value of a model takes, in the order in which they are computed."""
+    """Cycles of a sample that each value of a model takes, in the order in which they are finished."""
     found: dict[str, int] = {}
     for instruction, name in zip(image.instructions, image.operations, strict=True):
-        found[name] = found.get(name, 0) + instruction_cycles(instruction, image.shape.lanes)
+        found[name] = found.pop(name, 0) + instruction_cycles(instruction, image.shape.lanes)
     return found

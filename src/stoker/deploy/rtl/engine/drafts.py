@@ -32,6 +32,30 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImagePlace:
+    """Where the numbers of a value are.
+
+    Attributes:
+        buffer: that they are in.
+        start: numbers of the buffer before the first.
+        rows: of the value; one, unless it is an image.
+        row: numbers of a row.
+        pitch: numbers of the buffer from a row to the next.
+    """
+
+    buffer: str
+    start: int = 0
+    rows: int
+    row: int
+    pitch: int
+
+    @property
+    def runs(self) -> tuple[int, int]:
+        """Runs of numbers that lie together, and the numbers of each."""
+        return (1, self.rows * self.row) if self.pitch == self.row else (self.rows, self.row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """An instruction over buffers.
 

@@ -1,4 +1,4 @@
-"""What only moves numbers: ends of the model, borders, copies in another order, rows of tables."""
+"""What only moves numbers: ends of the model, copies in another order, rows of tables."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import accumulator
+from stoker.deploy.rtl.engine.borders import dense_place, place_of
 from stoker.deploy.rtl.engine.context import ProgramContext, strides_of
 from stoker.deploy.rtl.engine.drafts import Loop
 from stoker.deploy.rtl.engine.instructions import First, InstructionKind, Lookup, Second
@@ -16,10 +17,13 @@ def entered(to: ProgramContext) -> None:
     """The sample's words into the buffers of the inputs, one after another."""
     for at, port in enumerate(to.graph.inputs):
         to.operation = port.value
-        size = to.value(port.value).elements
+        place = dense_place(to, port.value)
+        if place.row % to.lanes == 0:  # else a word of the stream holds the end of a row and the next one's beginning
+            place = place_of(to, port.value)
+        rows, run = place.runs
         to.nest(
-            kind=InstructionKind.INPUT, c=to.buffer(port.value), outer=[to.blocks(size)], run=size,
-            last=at + 1 == len(to.graph.inputs),
+            kind=InstructionKind.INPUT, c=place.buffer, outer=[Loop(rows, c=place.pitch), to.blocks(run)], run=run,
+            start=(0, place.start), last=at + 1 == len(to.graph.inputs),
         )  # fmt: skip
 
 
@@ -32,26 +36,6 @@ def left(to: ProgramContext) -> None:
             kind=InstructionKind.OUTPUT, a=to.buffer(port.value), outer=[to.blocks(size, c=0)], run=size,
             last=at + 1 == len(to.graph.outputs),
         )  # fmt: skip
-
-
-def padded(to: ProgramContext, name: str, padding: tuple[int, int, int, int], fill: int) -> tuple[str, int]:
-    """A buffer with an image and its border, and the numbers of one of its rows."""
-    height, width, channels = to.value(name).shape
-    source, row = to.buffer(name), width * channels
-    if not any(padding):
-        return source, row
-    top, bottom, before, after = padding
-    wide = row + (before + after) * channels
-    key = (source, padding, fill)
-    if key not in to.padded:
-        size = (height + top + bottom) * wide
-        to.padded[key] = buffer = to.drafting.buffer(f"{name}, bordered", size)
-        to.nest(
-            c=buffer, outer=[to.blocks(size, a=0)], run=size, first=First.ONE, second=Second.ZERO,
-            law=to.unchanged(fill),
-        )  # fmt: skip
-        to.moved(source, buffer, [Loop(height, a=row, c=wide), to.blocks(row)], row, c=top * wide + before * channels)
-    return to.padded[key], wide
 
 
 def concat(to: ProgramContext, operation: op.Concat) -> None:
@@ -128,12 +112,13 @@ def fixed(to: ProgramContext, operation: op.FixedValue) -> None:
 
 def table(to: ProgramContext, operation: op.Table) -> None:
     """A function of one number: an entry of a table for each."""
-    value = to.value(operation.source)
+    value, place = to.value(operation.source), place_of(to, operation.output)
     entries = to.image.add_table(to.graph.constants[operation.table][None])
+    rows, run = place.runs
     to.nest(
-        a=to.buffer(operation.source), c=to.buffer(operation.output), outer=[Loop(value.elements, a=1, c=1)],
-        first=First.ONE, second=Second.TABLE, lookup=Lookup.NUMBER, zero_a=value.type_low, table=entries,
-        row=1, unsigned_a=to.unsigned(operation.source),
+        a=to.buffer(operation.source), c=place.buffer, start=(0, place.start),
+        outer=[Loop(rows, a=run, c=place.pitch), Loop(run, a=1, c=1)], first=First.ONE, second=Second.TABLE,
+        lookup=Lookup.NUMBER, zero_a=value.type_low, table=entries, row=1, unsigned_a=to.unsigned(operation.source),
     )  # fmt: skip
 
 

@@ -11,10 +11,11 @@ import numpy as np
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import accumulator
 from stoker.deploy.ir.graph import Integers
+from stoker.deploy.rtl.engine.borders import bordered, dense_place, place_of
 from stoker.deploy.rtl.engine.context import ProgramContext, strides_of
-from stoker.deploy.rtl.engine.drafts import Loop
+from stoker.deploy.rtl.engine.drafts import ImagePlace, Loop
 from stoker.deploy.rtl.engine.instructions import First, Second
-from stoker.deploy.rtl.engine.moves import padded, permuted, spread
+from stoker.deploy.rtl.engine.moves import permuted, spread
 from stoker.deploy.rtl.engine.shape import ARRAY_BITS
 
 
@@ -24,24 +25,23 @@ def weighted(to: ProgramContext, operation: op.Linear | op.Convolution) -> None:
     source, out = to.value(operation.source), to.value(operation.output)
     if isinstance(operation, op.Linear):
         rows, size = math.prod(source.shape[:-1]), source.shape[-1]
-        places = [Loop(rows, a=size, c=out.shape[-1])]
-        _taps(to, operation, to.buffer(operation.source), places, weight[:, None, None], (size, size), (1, 1))
+        pixels, place = [Loop(rows, a=size, c=out.shape[-1])], dense_place(to, operation.output)
+        _taps(to, operation, to.buffer(operation.source), place, pixels, weight[:, None, None], (size, size), (1, 1))
         return
-    buffer, wide = padded(to, operation.source, operation.padding, source.zero_point)
+    buffer, wide = bordered(to, operation)
+    place = place_of(to, operation.output)
     (height, width, channels), depth = out.shape, source.shape[2]
-    places = [
-        Loop(height, a=operation.stride[0] * wide, c=width * channels),
-        Loop(width, a=operation.stride[1] * depth, c=channels),
-    ]
+    rows = Loop(height, a=operation.stride[0] * wide, c=place.pitch)
     if weight.shape[3] == 1 and operation.groups == channels:
-        _depthwise(to, operation, buffer, places, weight, wide)
+        _depthwise(to, operation, buffer, place, rows, weight, wide)
     else:
-        _taps(to, operation, buffer, places, weight, (wide, depth), operation.dilation)
+        pixels = [rows, Loop(width, a=operation.stride[1] * depth, c=channels)]
+        _taps(to, operation, buffer, place, pixels, weight, (wide, depth), operation.dilation)
 
 
 def _taps(
-    to: ProgramContext, operation: op.Linear | op.Convolution, buffer: str, places: Sequence[Loop], weight: Integers,
-    pitch: tuple[int, int], dilation: tuple[int, int],
+    to: ProgramContext, operation: op.Linear | op.Convolution, buffer: str, place: ImagePlace, pixels: Sequence[Loop],
+    weight: Integers, pitch: tuple[int, int], dilation: tuple[int, int],
 ) -> None:  # fmt: skip
     """Sums of products over taps and channels.
 
@@ -49,7 +49,8 @@ def _taps(
         to: the program.
         operation: the layer.
         buffer: of its input.
-        places: loops of the windows.
+        place: of its result.
+        pixels: loops of the windows.
         weight: (outputs, height, width, channels of a group).
         pitch: numbers of a row and of a pixel.
         dilation: between taps.
@@ -78,7 +79,7 @@ def _taps(
     ]
     window = height * columns * steps * unit
     outer = [
-        *places, Loop(groups, a=depth, b=blocks * window, c=each, p=blocks * moves),
+        *pixels, Loop(groups, a=depth, b=blocks * window, c=each, p=blocks * moves),
         to.blocks(each, a=0, b=window, p=moves),
     ]  # fmt: skip
     fields: dict[str, Any] = (
@@ -87,24 +88,30 @@ def _taps(
         else {"first": First.LANE_0, "second": Second.TABLE, "table": to.image.add_table(words[..., 0])}
     )
     to.nest(
-        a=buffer, c=to.buffer(operation.output), outer=outer, inner=inner, run=each, law=law,
+        a=buffer, c=place.buffer, start=(0, place.start), outer=outer, inner=inner, run=each, law=law,
         unsigned_a=to.unsigned(operation.source), **fields,
     )  # fmt: skip
 
 
 def _depthwise(
-    to: ProgramContext, operation: op.Convolution, buffer: str, places: Sequence[Loop], weight: Integers, wide: int
+    to: ProgramContext, operation: op.Convolution, buffer: str, place: ImagePlace, rows: Loop, weight: Integers,
+    wide: int,
 ) -> None:  # fmt: skip
-    """Each channel with its taps, a lane for each."""
+    """Each channel with its taps, a lane for each; words go on through pixels that follow each other."""
     channels, height, width, _ = weight.shape
-    blocks = -(-channels // to.lanes)
+    pixels, step = to.value(operation.output).shape[1], operation.stride[1]
+    together = _pixels_of_words(pixels, channels, to.lanes) if step == 1 else 1
+    run = together * channels
+    blocks = -(-run // to.lanes)
     taps = np.zeros((blocks * to.lanes, height * width), np.int64)
-    taps[:channels] = weight.reshape(channels, -1)
+    taps[:run] = np.tile(weight.reshape(channels, -1), (together, 1))
     table = to.image.add_table(taps.reshape(blocks, to.lanes, -1).transpose(0, 2, 1).reshape(-1, to.lanes))
-    law, moves = _law(to, operation, channels)
+    law, moves = _law(to, operation, channels, pixels=together)
     to.nest(
-        a=buffer, c=to.buffer(operation.output), law=law, run=channels, second=Second.TABLE, table=table,
-        outer=[*places, to.blocks(channels, b=height * width * to.lanes, p=moves)],
+        a=buffer, c=place.buffer, start=(0, place.start), law=law, run=run, second=Second.TABLE, table=table,
+        outer=[
+            rows, Loop(pixels // together, a=step * run, c=run), to.blocks(run, b=height * width * to.lanes, p=moves)
+        ],
         inner=[
             Loop(height, a=operation.dilation[0] * wide, b=width * to.lanes),
             Loop(width, a=operation.dilation[1] * channels, b=to.lanes),
@@ -113,11 +120,19 @@ def _depthwise(
     )  # fmt: skip
 
 
+def _pixels_of_words(pixels: int, channels: int, lanes: int) -> int:
+    """How many pixels have words together, so that a row takes fewest: no more than fill their words to the end."""
+    most = lanes // math.gcd(channels, lanes)
+    shares = [each for each in range(1, most + 1) if pixels % each == 0]
+    return min(shares, key=lambda each: (pixels // each * -(-each * channels // lanes), each))
+
+
 def pooled(to: ProgramContext, operation: op.MaxPool | op.SumPool) -> None:
     """The largest of each window, or the sum."""
     source, out = to.value(operation.source), to.value(operation.output)
     largest = isinstance(operation, op.MaxPool)
-    buffer, wide = padded(to, operation.source, operation.padding, source.low if largest else source.zero_point)
+    buffer, wide = bordered(to, operation)
+    place = place_of(to, operation.output)
     height, width, channels = out.shape
     dilation = operation.dilation if isinstance(operation, op.MaxPool) else (1, 1)
     law, moves = to.unchanged(), (0, 0, 0)
@@ -131,9 +146,9 @@ def pooled(to: ProgramContext, operation: op.MaxPool | op.SumPool) -> None:
             law, move = to.law(by, channels=channels, biases=bias)
             moves = (0, 0, move)
     to.nest(
-        a=buffer, c=to.buffer(operation.output), law=law, run=channels, largest=largest,
+        a=buffer, c=place.buffer, start=(0, place.start), law=law, run=channels, largest=largest,
         outer=[
-            Loop(height, a=operation.stride[0] * wide, c=width * channels, p=moves[0]),
+            Loop(height, a=operation.stride[0] * wide, c=place.pitch, p=moves[0]),
             Loop(width, a=operation.stride[1] * channels, c=channels, p=moves[1]), to.blocks(channels, p=moves[2]),
         ],
         inner=[
@@ -168,9 +183,8 @@ def rescaled(to: ProgramContext, operation: op.Rescale) -> None:
     """The same numbers in another scale."""
     out = to.value(operation.output)
     law, moves = _law(to, operation, out.shape[-1], biases=-to.value(operation.source).zero_point)
-    outer, run = _flat(to, out.shape, moves)
     to.nest(
-        a=to.buffer(operation.source), c=to.buffer(operation.output), law=law, outer=outer, run=run,
+        a=to.buffer(operation.source), law=law, **_flat(to, operation.output, moves),
         unsigned_a=to.unsigned(operation.source),
     )  # fmt: skip
 
@@ -190,10 +204,9 @@ def added(to: ProgramContext, operation: op.Add) -> None:
     factors = np.repeat(np.array(operation.multipliers)[:, None], to.lanes, axis=1)
     pairs = zip(operation.multipliers, values, strict=True)
     law, moves = _law(to, operation, out.shape[-1], biases=-sum(by * each.zero_point for by, each in pairs))
-    outer, run = _flat(to, out.shape, moves)
     pair = len(sources) == 2
     to.nest(
-        a=sources[0], pair=sources[1] if pair else None, c=to.buffer(name), law=law, outer=outer, run=run,
+        a=sources[0], pair=sources[1] if pair else None, law=law, **_flat(to, name, moves),
         inner=[Loop(len(values), a=0 if pair else out.elements, b=to.lanes, pair=pair)],
         second=Second.TABLE, table=to.image.add_table(factors), unsigned_a=to.unsigned(operation.sources[0]),
     )  # fmt: skip
@@ -204,10 +217,9 @@ def multiplied(to: ProgramContext, operation: op.Multiply) -> None:
     out = to.value(operation.output)
     first, second = operation.sources
     law, moves = _law(to, operation, out.shape[-1])
-    outer, run = _flat(to, out.shape, moves, b=to.lanes)
     to.nest(
-        a=spread(to, first, out.shape), b=spread(to, second, out.shape), c=to.buffer(operation.output), law=law,
-        outer=outer, run=run, second=Second.DATA, zero_a=to.value(first).zero_point,
+        a=spread(to, first, out.shape), b=spread(to, second, out.shape), law=law,
+        **_flat(to, operation.output, moves, b=to.lanes), second=Second.DATA, zero_a=to.value(first).zero_point,
         zero_b=to.value(second).zero_point, unsigned_a=to.unsigned(first), unsigned_b=to.unsigned(second),
     )  # fmt: skip
 
@@ -247,20 +259,31 @@ def product(to: ProgramContext, operation: op.MatMul) -> None:
 
 def _law(
     to: ProgramContext, operation: op.Linear | op.Convolution | op.Mean | op.Rescale | op.Add | op.Multiply | op.MatMul,
-    channels: int, groups: int = 1, *, biases: Integers | int = 0,
+    channels: int, groups: int = 1, *, biases: Integers | int = 0, pixels: int = 1,
 ) -> tuple[dict[str, int], int]:  # fmt: skip
     """Fields of an operation's requantiser once its sums are known to fit, and the moves of its scales."""
     found = accumulator(operation, to.graph.values, to.graph.constants)
     to.check_sums(operation.output, found.bits)
     if isinstance(operation, (op.Linear, op.Convolution)):
         biases = to.graph.constants[operation.bias]
-    return to.law(operation.requantiser, channels=channels, biases=biases, groups=groups)
+    return to.law(operation.requantiser, channels=channels, biases=biases, groups=groups, pixels=pixels)
 
 
-def _flat(to: ProgramContext, shape: Sequence[int], moves: int, b: int = 0) -> tuple[list[Loop], int]:
-    """Loops through all numbers, by rows where channels have separate scales; and the numbers of such a run."""
-    if not moves:
-        return [to.blocks(math.prod(shape), b=b)], math.prod(shape)
-    run = shape[-1]
-    rows = Loop(math.prod(shape[:-1]), a=run, c=run, b=run if b else 0)
-    return [rows, to.blocks(run, b=b, p=moves)], run
+def _flat(to: ProgramContext, name: str, moves: int, b: int = 0) -> dict[str, Any]:
+    """The result of a nest that goes through all its numbers: pixel by pixel where channels have separate scales.
+
+    Args:
+        to: the program.
+        name: of the result.
+        moves: by how much scales move from a word of channels to the next.
+        b: by how much the second operand moves from a word to the next.
+    """
+    place = place_of(to, name)
+    rows, run = place.runs
+    each = to.value(name).shape[-1] if moves else run
+    outer = [
+        Loop(rows, a=run, b=run if b else 0, c=place.pitch),
+        Loop(run // each, a=each, b=each if b else 0, c=each),
+        to.blocks(each, b=b, p=moves),
+    ]
+    return {"c": place.buffer, "start": (0, place.start), "outer": outer, "run": each}

@@ -64,14 +64,15 @@ module engine_rows #(
     logic [31:0] window;
     logic [16:0] kept;
     logic [5:0] less_one;
-    logic halved;
-    assign factor = (state == NORMAL) ? $signed({1'b0, reciprocal}) : (R_W+1)'(centred);
+    logic halved, normalises;     // both long before the first number's product
+    assign factor = normalises ? $signed({1'b0, reciprocal}) : (R_W+1)'(centred);
     assign left_parts = {{centred[C_W-1], centred[C_W-1:PART]}, {1'b0, centred[PART-1:0]}};
     assign right_parts = {
         {{3{factor[R_W]}}, factor[R_W:2*PART]}, {1'b0, factor[2*PART-1:PART]}, {1'b0, factor[PART-1:0]}
     };
     always_ff @(posedge clk) begin
         halved <= shift != '0;
+        normalises <= state == NORMAL;
         less_one <= (shift != '0) ? shift - 1'b1 : '0;
         scaled <= C_W'($signed({1'b0, size})) * C_W'($signed(x));
         centred <= scaled - C_W'(total);
@@ -101,15 +102,22 @@ module engine_rows #(
     assign taken = (state == ROOT) ? {root, 2'b01} : divisor;
     assign fits = trial >= taken;
 
+    // A quotient's last bit is there a cycle before it is held against the largest share, and written.
     logic [33:0] shares;
-    logic [33:0] share_top;
+    logic [SHARE_STEPS-1:0] share_top;
+    logic shared;
     assign shares = (34'(x[15:0]) << share_bits) + 34'(total[D_W-1:1]);
-    assign share_top = (34'd1 << share_bits) - 34'd1;
 
     always_ff @(posedge clk) begin
         asked <= rst ? '0 : {asked[1:0], ask};
         stages <= rst ? '0 : {stages[6:0], asked[2] && (state == SQUARES || state == NORMAL)};
         write <= 1'b0;
+        share_top <= (SHARE_STEPS'(1) << share_bits) - 1'b1;
+        shared <= !rst && state == SHARE && left == '0;
+        if (shared) begin
+            write <= 1'b1;
+            write_data <= (number[SHARE_STEPS-1:0] > share_top) ? share_top[15:0] : number[15:0];
+        end
         if (write) write_address <= write_address + 1'b1;
         if (ask) begin
             issued <= issued + 1'b1;
@@ -179,12 +187,7 @@ module engine_rows #(
                 left <= 7'(SHARE_STEPS - 1);
                 state <= SHARE;
             end
-            SHARE: if (left == '0) begin
-                write <= 1'b1;
-                write_data <= (34'({number[SHARE_STEPS-2:0], fits}) > share_top) ? share_top[15:0]
-                              : {number[14:0], fits};
-                state <= (issued == {1'b0, size}) ? NEXT : ASK;
-            end
+            SHARE: if (left == '0) state <= (issued == {1'b0, size}) ? NEXT : ASK;
             default: begin
                 row_address <= row_address + ADDRESS_W'(size);
                 read_address <= row_address + ADDRESS_W'(size);
