@@ -15,7 +15,7 @@ from stoker.deploy.rtl.engine.ends import beats_of, values_of
 from stoker.deploy.rtl.engine.machine import ProgramMachine
 from stoker.deploy.rtl.engine.shape import EngineShape
 from tests.deploy.graphs import graphs, numbers_for
-from tests.deploy.rtl.engine.nets import RowBuilder, attention
+from tests.deploy.rtl.engine.nets import RowBuilder, attention, classifier
 from tests.deploy.rtl.nets import NetBuilder, any_net, residual_digits, tower
 
 LARGE = EngineShape(lanes=4, data_words=4096, weight_words=2048, table_words=2048, scale_words=1024)
@@ -47,6 +47,11 @@ def test_attention_and_layer_norm(masked: bool) -> None:
     graph = attention(3, masked=masked)
     assert differing(graph, LARGE) == 0
     assert differing(attention(4, tokens=3, heads=3, size=4, masked=masked), structs.replace(LARGE, lanes=8)) == 0
+
+
+@pytest.mark.parametrize(("rows", "classes"), [(1, 2), (4, 5), (2, 10)])
+def test_logarithms_of_shares(rows: int, classes: int) -> None:
+    assert differing(classifier(rows, rows, classes), structs.replace(LARGE, lanes=8)) == 0
 
 
 def test_rows_of_tables_and_sums_of_them() -> None:
