@@ -118,6 +118,8 @@ def modules() -> dict[str, tuple[nn.Module, Callable[[int], Inputs]]]:
         "stack": lambda x: torch.stack([x, -x], -1).unbind(1)[2],
         "repeat": lambda x: x.repeat(1, 2).roll(3, 1),
         "expand": lambda x: x[:, :, None].expand(-1, -1, 3).flatten(1),
+        "expanded twice": lambda x: x[:, None].expand(-1, 3, -1) + torch.tanh(x)[:, None].expand(-1, 3, -1),
+        "expanded factors": lambda x: torch.matmul(x[:, None, :1].expand(-1, 3, 4), x[:, :4, None]),
         "between": lambda x: torch.lerp(x, torch.maximum(x, -x), 0.3),
         "least": lambda x: torch.minimum(x, -0.5 * x),
         "product added": lambda x: torch.addcmul(x, x, x, value=0.5),

@@ -32,7 +32,7 @@ from stoker.deploy.floating.operations import (
     FloatSum,
 )
 from stoker.deploy.importing.given_grids import GIVEN, given_weights
-from stoker.deploy.importing.matching import MASKS, Handler, Matcher, arguments
+from stoker.deploy.importing.matching import MASKS, Handler, Matcher, Operand, arguments
 from stoker.deploy.importing.pointwise import POINTWISE
 
 
@@ -154,7 +154,7 @@ def _sum_of(sign: float) -> Handler:
                 offset = by * float(at.numbers(node, other).ravel()[0])
                 at.add(FloatPointwise, node, [one], function="linear", arguments=(own, offset))
                 return
-        at.add(FloatSum, node, _both(at, node, first, second), factors=(1.0, factor))
+        at.add(FloatSum, node, _both(at, node, *_narrowed(at, node, first, second)), factors=(1.0, factor))
 
     return handle
 
@@ -167,7 +167,7 @@ def _product(at: Matcher, node: fx.Node) -> None:
             factor = float(at.numbers(node, other).ravel()[0])
             at.add(FloatPointwise, node, [one], function="linear", arguments=(factor, 0.0))
             return
-    at.add(FloatProduct, node, _both(at, node, first, second))
+    at.add(FloatProduct, node, _both(at, node, *_narrowed(at, node, first, second)))
 
 
 def _quotient(at: Matcher, node: fx.Node) -> None:
@@ -185,12 +185,22 @@ def _quotient(at: Matcher, node: fx.Node) -> None:
         at.add(FloatProduct, node, _both(at, node, first, inverse))
 
 
+def _narrowed(at: Matcher, node: fx.Node, first: Operand, second: Operand) -> tuple[Operand, Operand]:
+    """Two operands, one of them as it was before it was expanded, if the other has the result's shape anyway."""
+    if isinstance(first, str) and isinstance(second, str):
+        if at.shapes[second] == at.shape(node) and first in at.narrow:
+            return at.narrow[first], second
+        if at.shapes[first] == at.shape(node) and second in at.narrow:
+            return first, at.narrow[second]
+    return first, second
+
+
 def _both(at: Matcher, node: fx.Node, *operands: Any) -> list[str]:
     """Two operands as values of one rank."""
     rank = len(at.shape(node))
     found: list[str] = []
     for each in operands:
-        name = at.narrow.get(each, each) if isinstance(each, str) else at.constant(node, each, rank=rank)
+        name = each if isinstance(each, str) else at.constant(node, each, rank=rank)
         if len(at.shapes[name]) != rank:
             shape = (*(1,) * (rank - len(at.shapes[name])), *at.shapes[name])
             wide = f"{node.name}.wide{len(at.operations)}"
@@ -264,15 +274,11 @@ def _softmax(log: bool) -> Handler:
             return
         # Rows are last: the axis goes there, which moves nothing in images, and back.
         order = (*(each for each in range(rank) if each != axis), axis)
-        turned, rows, back = (
-            f"{node.name}.turned",
-            f"{node.name}.rows",
-            tuple(order.index(each) for each in range(rank)),
-        )
+        turned, rows = f"{node.name}.turned", f"{node.name}.rows"
         at.add(FloatPermute, node, [source], name=turned, order=order)
         at.add(FloatSoftmax, node, [turned], name=rows, log=log)
         at.shapes[turned] = at.shapes[rows] = tuple(shape[each] for each in order)
-        at.add(FloatPermute, node, [rows], order=back)
+        at.add(FloatPermute, node, [rows], order=tuple(order.index(each) for each in range(rank)))
 
     return handle
 

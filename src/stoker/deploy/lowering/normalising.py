@@ -26,10 +26,10 @@ _RECIPROCAL_BITS = 16
 _POWER = 0xFFFF
 """The largest entry of an exponential's table."""
 _SHARE_BITS = 8
-"""Bits that the largest share has if all are equal: by half a step of it, its logarithm is off by 2^-8 at most."""
+"""The largest share has at least so many where all are equal, so that its logarithm is off by 2^-8 at most."""
 _FACTOR_BITS = 15
 _LOG_BITS = 15
-"""Of logarithms: an engine adds numbers of 16 bits without a sign to none that have one."""
+"""Logarithms have so many, as an engine adds numbers of 16 bits without a sign to none that have one."""
 
 
 def write_norm(to: Writer, each: fl.FloatNorm, source: str, grid: Grid, ends: tuple[int, int] | None) -> str:
