@@ -41,12 +41,16 @@ def calibrate(part: Fpga, kept_in: Path | None = None, *, limit_s: float) -> tup
 
 
 def specimens_on(part: Fpga) -> list[Specimen]:
-    """The specimens that a part has room for, by what is counted in them."""
-    return [each for each in specimens() if _has_room(part, each)]
+    """The specimens that a part has room for, by what is counted in them.
+
+    Those with weights in the circuit are for parts with multipliers, which they save.
+    """
+    able = (each for each in specimens() if part.dsps or not each.constant)
+    return [each for each in able if _has_room(part, each)]
 
 
 def _has_room(part: Fpga, specimen: Specimen) -> bool:
-    whole = design_contents(lower(specimen.graph, specimen.foldings))
+    whole = design_contents(lower(specimen.graph, specimen.foldings, constant=specimen.constant))
     memories = (mapped(shape, part.family) for shape in whole.memories)
     blocks = sum(each.cells for each in memories if each.form == "block")
     products = 0.0 if part.dsps else whole.products + whole.fixed_products
@@ -63,7 +67,7 @@ def measured(
         ToolError: a tool fails or takes too long.
     """
     for specimen in chosen:
-        structure = lower(specimen.graph, specimen.foldings)
+        structure = lower(specimen.graph, specimen.foldings, constant=specimen.constant)
         with tempfile.TemporaryDirectory(prefix="stoker-specimen-") as name:
             folder = Path(name, "design")
             write_design(structure, folder)
@@ -89,7 +93,8 @@ def judged(model: ResourceModel, structures: Sequence[Structure]) -> Calibration
             CalibratedRow(
                 name=found.name, luts=(found.luts, guess.demand.luts),
                 flip_flops=(found.flip_flops, guess.demand.flip_flops), dsps=(found.dsps, guess.demand.dsps),
-                block_rams=(found.block_rams, guess.demand.block_rams), clock_mhz=(found.clock_mhz, guess.clock_mhz),
+                block_rams=(found.block_rams, guess.demand.block_rams),
+                clock_mhz=None if found.clock_mhz is None else (found.clock_mhz, guess.clock_mhz),
             )
         )  # fmt: skip
     return CalibrationReport(obtained=model.obtained, rows=tuple(rows))
