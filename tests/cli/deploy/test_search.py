@@ -1,6 +1,7 @@
 """`stoker deploy search`, and the commands that take what it picked."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,12 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_pick_is_built(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--rate", "5k", "--latency", "1ms", "--out", "search.json", "--html", "search.html"]
+    memories = ["--weights", "memories"]  # the additions of these layers take seconds
+    options = [*memories, "--rate", "5k", "--latency", "1ms", "--out", "search.json", "--html", "search.html"]
     assert main(["deploy", "search", str(package), *options]) == 0
     assert "wrote search.html" in capsys.readouterr().out
     assert "Memory map" in Path("search.html").read_text()
-    assert main(["deploy", "search", str(package), "--rate", "5k"]) == 0
+    assert main(["deploy", "search", str(package), "--rate", "5k", *memories]) == 0
     page = capsys.readouterr().out
     for said in ("Build digits.pkg as dataflow", "combinations of foldings as fast", "sets the pace", "Families"):
         assert said in page
@@ -45,16 +47,21 @@ def test_a_picked_engine_is_built_and_its_sizes_are_the_search_s(
     said = capsys.readouterr().out
     assert "Build digits.pkg as an engine of 4 lanes" in said
     assert "digits.pkg as dataflow" not in said
-    pick = json.loads(Path("search.json").read_text())["pick"]
-    assert main(["deploy", "rtl", str(package), "--folding", "search.json", "--out", "rtl"]) == 0
-    design = read_engine(Path("rtl"))
-    assert (design.cycles, structs.asdict(design.shape)) == (pick["cycles"], pick["engine"])
+    found = json.loads(Path("search.json").read_text())
+    pick = found["pick"]
+    for command in (
+        ["deploy", "rtl", str(package), "--folding", "search.json", "--out", "rtl"],
+        shlex.split(found["command"])[1:],
+    ):
+        assert main(command) == 0
+        design = read_engine(Path("rtl"))
+        assert (design.cycles, structs.asdict(design.shape)) == (pick["cycles"], pick["engine"])
 
 
 def test_nothing_that_fits_ends_with_status_2_and_the_nearest(
     package: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--rate", "900k", "--device", "ecp5-25k"]
+    options = ["--rate", "900k", "--device", "ecp5-25k", "--weights", "memories"]
     assert main(["deploy", "search", str(package), *options, "--json"]) == 2
     found = json.loads(capsys.readouterr().out)
     assert found["pick"] is None

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from stoker.deploy.engines.law import NumpyEngine
 from stoker.deploy.hardware.designing import chosen_foldings, design
-from stoker.deploy.hardware.host_tables import TableDemand, device_graph, device_inputs, on_host, tables_of
+from stoker.deploy.hardware.host_inputs import device_inputs
 from stoker.deploy.hardware.verification import random_samples, verify
 from stoker.deploy.ir.checking import checked
+from stoker.deploy.ir.host_tables import TableDemand, device_graph, on_host, tables_of
 from tests.deploy.hardware.live import needs_verilator
 from tests.deploy.rtl.nets import NetBuilder, tower
 

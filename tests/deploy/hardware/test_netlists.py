@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from stoker.deploy.hardware.designing import chosen_foldings, design
-from stoker.deploy.hardware.host_tables import tables_of
 from stoker.deploy.hardware.netlists import simulated, structure_of, unit_graph, unit_structure, verify_units
 from stoker.deploy.hardware.verification import random_samples
 from stoker.deploy.ir.graph import IntegerGraph
+from stoker.deploy.ir.host_tables import tables_of
 from stoker.deploy.ir.operations import sources_of
 from stoker.deploy.rtl.banks import BANKED
 from stoker.deploy.rtl.folding import works_of

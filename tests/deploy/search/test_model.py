@@ -20,7 +20,11 @@ PARTS = [fpga(name) for name in ("ecp5-45k", "ice40-hx8k")]
 @pytest.fixture(scope="module", params=PARTS, ids=[each.name for each in PARTS])
 def shipped(request: pytest.FixtureRequest) -> tuple[Fpga, ResourceModel, list[Structure]]:
     part: Fpga = request.param
-    return part, model_of(part), [lower(each.graph, each.foldings) for each in specimens_on(part)]
+    return (
+        part,
+        model_of(part),
+        [lower(each.graph, each.foldings, constant=each.constant) for each in specimens_on(part)],
+    )
 
 
 Shipped = tuple[Fpga, ResourceModel, list[Structure]]

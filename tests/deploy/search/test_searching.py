@@ -51,8 +51,7 @@ def test_the_pick_is_the_least_of_all_paces_that_keep_the_limits(seed: int, rate
         assert found.nearest.excess == pytest.approx(least, rel=0.02)  # foldings change lanes of other units a little
         assert list(misses(found.nearest, wanted, SMALL))
     else:
-        best = min(each.objective for each in fits)
-        assert found.pick.design.objective <= best * 1.02
+        assert found.pick.design.share <= min(each.share for each in fits) * 1.02
 
 
 @settings(deadline=None, max_examples=6)

@@ -1,6 +1,7 @@
 """Foldings by the program against all combinations of small spaces; the proof holds; limits are kept."""
 
 import itertools
+from dataclasses import replace
 from functools import cache
 
 from hypothesis import given, settings
@@ -10,8 +11,16 @@ from stoker.deploy.rtl.folding import Folding, works_of
 from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.search.families import Dataflow, SearchedPackage
 from stoker.deploy.search.model import KINDS, DeviceDemand, estimated, model_of
-from stoker.deploy.search.solving import SPREAD, demand_of, least_share, objective
-from stoker.deploy.search.space import ChoiceSpace, FoldingChoice, LanesOf, Meeting, all_choices, space_for
+from stoker.deploy.search.solving import BAND, demand_of, least_share, order_of
+from stoker.deploy.search.space import (
+    ChoiceSpace,
+    FoldingChoice,
+    LanesOf,
+    Meeting,
+    TableChoice,
+    all_choices,
+    space_for,
+)
 from stoker.deploy.tools.devices import FPGAS, fpga
 from tests.deploy.rtl.nets import any_net, residual_digits
 
@@ -43,20 +52,76 @@ def drawn_space(draw: st.DrawFn) -> ChoiceSpace:
         for one, other in itertools.pairwise(names)
     ]
     meetings.append(Meeting(given=LanesOf(names[-1]), wanted=LanesOf(fixed=draw(st.integers(1, 4))), bits=bits))
-    return ChoiceSpace(layers=layers, meetings=meetings, rest=DeviceDemand(luts=300.0), combinations=1)
+    tables = [
+        TableChoice(
+            layer=f"table{at}", more_bytes=draw(st.integers(1, 20)),
+            saved=DeviceDemand(luts=draw(st.floats(0, 300)), block_rams=draw(st.integers(0, 80))),
+        )
+        for at in range(draw(st.integers(0, 4)))
+    ]  # fmt: skip
+    rest = sum((each.saved for each in tables), DeviceDemand(luts=300.0))
+    return ChoiceSpace(layers=layers, meetings=meetings, rest=rest, combinations=1, tables=tables)
 
 
 @settings(deadline=None)
 @given(drawn_space(), PARTS)
-def test_no_combination_takes_less_than_the_solution_or_its_bound(space: ChoiceSpace, part) -> None:
-    foldings, proof = least_share(space, part, MODEL)
-    best = min(
-        objective(demand_of(space, dict(zip(space.layers, combination, strict=True)), MODEL), part)
-        for combination in itertools.product(*(range(len(choices)) for choices in space.layers.values()))
-    )
-    assert proof.objective <= best * (1 + 1e-4)
-    assert proof.bound <= best + 1e-6
-    assert foldings.keys() == space.layers.keys()
+def test_no_combination_comes_before_the_solution_in_the_order(space: ChoiceSpace, part) -> None:
+    found = least_share(space, part, MODEL)
+    proof = found.certificate
+    names = [each.layer for each in space.tables]
+    every = {
+        away: [
+            order_of(demand_of(space, dict(zip(space.layers, combination, strict=True)), MODEL, away), part)
+            for combination in itertools.product(*(range(len(choices)) for choices in space.layers.values()))
+        ]
+        for count in range(len(names) + 1)
+        for away in itertools.combinations(names, count)
+    }
+    cost = {away: sum(each.more_bytes for each in space.tables if each.layer in away) for away in every}
+    fitting = [cost[away] for away, orders in every.items() if min(orders)[0] <= 1 - 1e-5]
+    if fitting:  # the fewest bytes with which a design fits, and of those designs the least
+        assert proof.more_bytes <= min(fitting)
+        assert min(every[found.host_tables])[0] <= 1 + 1e-5
+    allowed = [
+        each for away, orders in every.items() if not fitting or cost[away] <= proof.more_bytes for each in orders
+    ]
+    largest = min(each[0] for each in allowed)
+    assert proof.bound <= largest + 1e-5
+    assert proof.largest <= largest * (1 + 1.1 * BAND) + 1e-5
+    near = min(each[1] for each in allowed if each[0] <= largest * (1 + BAND / 2))
+    assert proof.rest <= near * (1 + 1e-4) + 1e-4
+    assert proof.rest_bound <= near + 1e-4
+    assert (proof.largest, proof.rest) == order_of(found.demand, part)
+    assert found.layers.keys() == space.layers.keys()
+
+
+def test_all_tables_stay_on_the_chip_where_they_fit() -> None:
+    part = fpga("ecp5-25k")
+    tables = [
+        TableChoice(layer=name, saved=DeviceDemand(block_rams=blocks), more_bytes=more)
+        for name, blocks, more in (("wide", 30, 9), ("deep", 30, 4), ("small", 2, 1))
+    ]
+    layers = {"one": [FoldingChoice(folding=Folding(), cycles=1, lanes_out=1, demand=DeviceDemand(luts=10.0))]}
+    for blocks, wanted in ((56, ()), (62, ("deep",)), (57, ("small",)), (90, ("wide", "deep"))):
+        space = ChoiceSpace(
+            layers=layers, meetings=[], rest=DeviceDemand(block_rams=blocks), combinations=1, tables=tables
+        )  # fmt: skip
+        found = least_share(space, part, MODEL)
+        assert found.host_tables == wanted
+        assert found.certificate.more_bytes == sum(each.more_bytes for each in tables if each.layer in wanted)
+
+
+def test_multipliers_are_not_taken_where_another_resource_is_the_scarce_one() -> None:
+    """Block memories are as scarce either way: the folding with fewer multipliers is taken."""
+    part = fpga("ecp5-25k")
+
+    def choice(lanes: int, luts: float, dsps: int) -> FoldingChoice:
+        taken = DeviceDemand(luts=luts, dsps=dsps, block_rams=10 * part.block_rams)
+        return FoldingChoice(folding=Folding(1, lanes), cycles=1, lanes_out=1, demand=taken)
+
+    layers = {"one": [choice(1, 9000.0, 405), choice(2, 9500.0, 5)]}
+    found = least_share(ChoiceSpace(layers=layers, meetings=[], rest=DeviceDemand(), combinations=2), part, MODEL)
+    assert found.demand.dsps == 5
 
 
 @cache
@@ -75,12 +140,9 @@ def test_what_is_added_up_is_the_design_that_is_made(seed: int, at: float) -> No
     graph, works, choices, paces = space_of(seed)
     cycles = paces[round(at * (len(paces) - 1))]
     space = space_for(graph, works, choices, MODEL, cycles)
-    foldings, _ = least_share(space, fpga("ecp5-25k"), MODEL)
-    chosen = {
-        name: next(at for at, choice in enumerate(space.layers[name]) if choice.folding == fold)
-        for name, fold in foldings.items()
-    }
-    summed, made = demand_of(space, chosen, MODEL), estimated(lower(graph, foldings), MODEL).demand
+    found = least_share(replace(space, tables=()), fpga("ecp5-25k"), MODEL)
+    foldings, summed = found.foldings, found.demand
+    made = estimated(lower(graph, foldings), MODEL).demand
     assert all(work.cycles(foldings[name]) <= cycles for name, work in works.items())
     assert summed.dsps == made.dsps
     for kind in KINDS:
@@ -98,8 +160,7 @@ def test_a_wider_word_is_not_taken_where_resizing_costs_more() -> None:
         meetings=[Meeting(given=LanesOf("one"), wanted=LanesOf("two", reads=True), bits=64)], rest=DeviceDemand(),
         combinations=2,
     )  # fmt: skip
-    foldings, _ = least_share(space, fpga("ecp5-25k"), MODEL)
-    assert foldings["two"].lanes == 4
+    assert least_share(space, fpga("ecp5-25k"), MODEL).foldings["two"].lanes == 4
 
 
 def test_equal_throughput_takes_fewer_multipliers_than_one_reuse_factor() -> None:
@@ -113,7 +174,6 @@ def test_equal_throughput_takes_fewer_multipliers_than_one_reuse_factor() -> Non
     assert 3 * arrays <= uniform
 
 
-def test_the_objective_is_the_largest_share_with_a_little_of_all() -> None:
+def test_the_order_is_of_the_largest_share_then_of_all() -> None:
     part = fpga("ecp5-25k")
-    found = objective(DeviceDemand(luts=part.luts / 4, dsps=part.dsps), part)
-    assert found == 1.0 + SPREAD * 1.25
+    assert order_of(DeviceDemand(luts=part.luts / 4, dsps=part.dsps), part) == (1.0, 1.25)

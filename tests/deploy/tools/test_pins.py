@@ -2,7 +2,8 @@
 
 import json
 
-from stoker.deploy.tools.pins import with_three_pins
+from stoker.deploy.tools.devices import fpga
+from stoker.deploy.tools.pins import needs_chains, with_three_pins
 
 CELL = {
     "hide_name": 0, "type": "SB_DFF", "parameters": {}, "attributes": {},
@@ -21,7 +22,7 @@ MODULE = {
 
 def test_ports_become_a_chain_in_and_a_chain_out() -> None:
     netlist = json.dumps({"modules": {"cells": {"attributes": {}}, "accelerator": MODULE}}).encode()
-    data, cells = with_three_pins(netlist)
+    data, cells = with_three_pins(netlist, fpga("ice40-hx8k"))
     made = json.loads(data)["modules"]["accelerator"]
     assert {name: port["direction"] for name, port in made["ports"].items()} == {
         "aclk": "input", "chain_in": "input", "chain_out": "output",
@@ -41,3 +42,15 @@ def test_ports_become_a_chain_in_and_a_chain_out() -> None:
     assert {3, 4} <= set(drivers)  # inputs come out of registers
     assert made["ports"]["chain_in"]["bits"][0] not in drivers
     assert made["ports"]["chain_out"]["bits"][0] in drivers
+
+
+def test_on_ecp5_chains_are_of_its_cells_and_come_where_pins_are_few() -> None:
+    part = fpga("ecp5-25k")
+    netlist = json.dumps({"modules": {"accelerator": MODULE}}).encode()
+    assert not needs_chains(netlist, part)
+    wide = MODULE | {"ports": MODULE["ports"] | {"found": {"direction": "output", "bits": list(range(3, 200))}}}
+    assert needs_chains(json.dumps({"modules": {"accelerator": wide}}).encode(), part)
+    data, cells = with_three_pins(netlist, part)
+    made = json.loads(data)["modules"]["accelerator"]["cells"]
+    kinds = [each["type"] for name, each in made.items() if name != "own"]
+    assert (kinds.count("TRELLIS_FF"), kinds.count("LUT4"), cells) == (4, 2, 4)

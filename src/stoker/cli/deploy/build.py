@@ -12,7 +12,7 @@ from pathlib import Path
 from stoker.cli.arguments import Parser, split_program
 from stoker.cli.deploy.search import add_limits, wanted_of
 from stoker.core.errors import ConfigError
-from stoker.deploy.search.report import picked_package
+from stoker.deploy.search.report import picked_design
 from stoker.deploy.search.searching import check_clock
 from stoker.deploy.tools.devices import fpga
 
@@ -64,10 +64,12 @@ def _steps(arguments: argparse.Namespace, quantising: list[str]) -> Iterator[lis
     if arguments.mixed:
         packages = [str(each) for each in sorted((out / "widths").iterdir())]
     yield ["search", *packages, *_limits(arguments), "--out", found]
-    package = picked_package(Path(found))
+    pick = picked_design(Path(found))
+    package = pick.package
     yield ["rtl", package, "--folding", found, "--out", design]
     test = ["--data", arguments.test] if arguments.test else []
-    yield ["verify", package, "--design", design, *test]
+    counting = ["--activity"] if arguments.activity and not pick.engine else []
+    yield ["verify", package, "--design", design, *test, *counting]
     yield ["fit", design, "--device", arguments.device]
 
 
@@ -78,6 +80,9 @@ def _limits(arguments: argparse.Namespace) -> list[str]:
         found += ["--structure", arguments.structure]
     if arguments.clock is not None:
         found += ["--clock", f"{_digits(arguments.clock)}MHz"]
+    for name in ("weights", "tables"):
+        if (chosen := getattr(arguments, name)) != "any":
+            found += [f"--{name}", chosen]
     if arguments.latency is not None:
         found += ["--latency", f"{_digits(1e6 * arguments.latency)}us"]
     if arguments.rate is not None:
@@ -108,6 +113,7 @@ def _parser() -> Parser:
         "--mixed", action="store_true",
         help="widths by layer as narrow as `--loss` allows, by measurement; each step on the way is searched, too",
     )  # fmt: skip
+    add("--activity", action="store_true", help="count changes of bits while it is verified, as `verify --activity`")
     add("--out", required=True, type=Path, metavar="DIR", help="folder for everything; made if it is not there")
     add("model", metavar="MODEL", help="file.py:function or module:function that returns the model")
     return parser

@@ -18,8 +18,8 @@ from stoker.ui.terminal import style_for
 _DEVICE = "ecp5-45k"
 _LIMIT_S = 900.0
 _EPILOG = """\
-Some three dozen small designs are synthesised and placed, each kept by content: about a quarter of an hour of one
-processor the first time, seconds afterwards. The model that is shipped was made by this command.
+Some four dozen small designs are synthesised and placed, each kept by content: about half an hour of one processor the
+first time, seconds afterwards. The model that is shipped is of the same designs; eight of them were synthesised only.
 examples:
   stoker deploy calibrate --out ecp5.json
   stoker deploy calibrate --device ice40-hx8k

@@ -20,6 +20,9 @@ _MEMORIES = {
     "instructions": "instructions",
 }  # fmt: skip
 
+_DATAFLOW = ("multipliers", "cycles", "fold", "constant", "table_room", "host_table", "least_fifos", "updatable")
+"""Options of dataflow designs alone."""
+
 
 def add_engine_options(parser: Parser) -> None:
     """Adds the structure and the sizes of an engine."""
@@ -74,7 +77,7 @@ def write_on_engine(
     Raises:
         ConfigError: an option has a wrong value, or the model does not fit.
     """
-    for name in ("multipliers", "cycles", "fold", "folding", "constant", "table_room", "least_fifos", "updatable"):
+    for name in (*_DATAFLOW, "folding"):
         given = getattr(arguments, name)
         if given is not False and given not in (None, []) and not (searched and name == "folding"):
             raise ConfigError(f"`--{name.replace('_', '-')}` is of a dataflow design; leave it out for an engine")

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from pathlib import Path
+
+from msgspec import structs
 
 from stoker.cli.arguments import Parser, duration, whole
 from stoker.cli.output import print_json
 from stoker.core.errors import ConfigError
+from stoker.deploy.hardware.activity import read_activity
 from stoker.deploy.hardware.engines import fit_engine
 from stoker.deploy.hardware.fitting import fit
 from stoker.deploy.rtl.engine.files import is_engine
+from stoker.deploy.rtl.generate import read_design
 from stoker.deploy.tools.devices import FPGAS, fpga
 from stoker.ui.deploy.hardware_text import render_fit
 from stoker.ui.terminal import style_for
@@ -21,9 +26,9 @@ _DEVICE = "ecp5-45k"
 _LIMIT_S = 3600.0
 _EPILOG = """\
 yosys makes cells of the design, nextpnr places and routes them; both are kept by content. Designs for 7 series (xc7...)
-are synthesised, not placed: no clock is known, and latency is in cycles. All figures are estimates of
-these tools: no board is there, and power is not estimated (`verify --activity` has an index of what changes). Their
-first start prepares them, which takes minutes.
+are synthesised, not placed: no clock is known, and latency is in cycles. All figures are estimates of these tools: no
+board is there, and power is not estimated. If `verify --activity` has counted what changes in this very design, that
+index is shown. The tools' first start prepares them, which takes minutes.
 examples:
   stoker deploy fit rtl
   stoker deploy fit rtl --device ecp5-85k --seed 3
@@ -41,15 +46,23 @@ def main(argv: list[str]) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
-        placed = fit_engine if is_engine(arguments.design) else fit
+        engine = is_engine(arguments.design)
+        placed = fit_engine if engine else fit
         found = placed(arguments.design, fpga(arguments.device), limit_s=arguments.limit, seed=arguments.seed)
+        if not engine:
+            found = structs.replace(found, activity=read_activity(read_design(arguments.design).digest))
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if arguments.json:
         print_json(found)
     else:
-        sys.stdout.write(render_fit(found, style_for(sys.stdout, os.environ)))
+        sys.stdout.write(render_fit(found, style_for(sys.stdout, os.environ), "" if engine else _counting(arguments)))
     return 0
+
+
+def _counting(arguments: argparse.Namespace) -> str:
+    """The command that counts changes of a design's bits."""
+    return shlex.join(["stoker", "deploy", "verify", "PACKAGE", "--design", str(arguments.design), "--activity"])
 
 
 def _parser() -> Parser:

@@ -13,11 +13,12 @@ from stoker.cli.deploy.engine_options import add_engine_options, refuse_engine_o
 from stoker.cli.output import print_json
 from stoker.core.errors import ConfigError
 from stoker.deploy.hardware.designing import MULTIPLIERS, chosen_foldings, design
-from stoker.deploy.hardware.host_tables import on_host, tables_of
 from stoker.deploy.ir.graph import IntegerGraph
+from stoker.deploy.ir.host_tables import on_host, tables_of
 from stoker.deploy.package.folder import read_package
 from stoker.deploy.rtl.folding import Folding
 from stoker.deploy.search.report import engine_of, foldings_of, read_pick
+from stoker.records.deploy.search import DesignRow
 from stoker.ui.deploy.hardware_text import render_design
 from stoker.ui.terminal import style_for
 
@@ -52,14 +53,17 @@ def main(argv: list[str]) -> int:
         if pick and (engine := engine_of(pick)):
             return write_on_engine(package, arguments, engine)
         searched = foldings_of(pick) if pick else {}
+        folded = dict(arguments.fold)
         foldings = chosen_foldings(
             package.graph, multipliers=arguments.multipliers, cycles=arguments.cycles,
-            given=searched | dict(arguments.fold), constant=dict(arguments.constant),
+            given=searched | folded, constant=dict(arguments.constant),
         )  # fmt: skip
+        picked = [each for each in (pick.constant if pick else ()) if each not in folded]
+        constant = dict.fromkeys((*picked, *(name for name, _ in arguments.constant)))
         found = design(
             package.graph, foldings, arguments.out, package.digest, "least" if arguments.least_fifos else "full",
-            updatable=arguments.updatable, constant=[name for name, _ in arguments.constant],
-            host_tables=_host_tables(package.graph, arguments.table_room),
+            updatable=arguments.updatable, constant=tuple(constant),
+            host_tables=_host_tables(package.graph, arguments, pick),
         )  # fmt: skip
     except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from None
@@ -97,10 +101,15 @@ def _parser() -> Parser:
         help="a layer whose weights become part of the circuit: additions, no multipliers and memories; R results "
         "in a cycle (default: all of a window); may be repeated",
     )  # fmt: skip
-    add(
+    tables = parser.add_mutually_exclusive_group()
+    tables.add_argument(
         "--table-room", type=whole(0), metavar="KBIT",
         help="for tables of embeddings on the chip; what has no room stays on the host, which sends its rows: those "
         "tables that cost the fewest bytes a sample (default: all on the chip)",
+    )  # fmt: skip
+    tables.add_argument(
+        "--host-table", action="append", default=[], metavar="LAYER",
+        help="a table that stays on the host, by the name of its rows; may be repeated",
     )  # fmt: skip
     add("--least-fifos", action="store_true", help="FIFOs that never stop a sample, but may hold up a branch")
     add("--updatable", action="store_true", help="takes other weights while it runs; doubles the memories")
@@ -123,5 +132,9 @@ def _constant(text: str) -> tuple[str, int | None]:
     return found["layer"], int(found["results"]) if found["results"] else None
 
 
-def _host_tables(graph: IntegerGraph, room_kbit: int | None) -> list[str] | None:
-    return None if room_kbit is None else on_host(tables_of(graph), 1000 * room_kbit)
+def _host_tables(graph: IntegerGraph, arguments: argparse.Namespace, pick: DesignRow | None) -> list[str] | None:
+    """Tables on the host; None where nothing was asked about tables."""
+    if arguments.table_room is not None:
+        return on_host(tables_of(graph), 1000 * arguments.table_room)
+    named = list(arguments.host_table)
+    return named or (list(pick.host_tables) if pick and tables_of(graph) else None)

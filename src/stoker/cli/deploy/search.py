@@ -11,14 +11,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from stoker.cli.arguments import Parser, duration
 from stoker.cli.output import json_of, print_json, write_text
 from stoker.core.errors import ConfigError
+from stoker.deploy.hardware.activity import read_activity
 from stoker.deploy.package.folder import IntegerPackage, read_package
 from stoker.deploy.search.engine_model import engine_model_of
 from stoker.deploy.search.engines import EngineFamily
-from stoker.deploy.search.families import Dataflow, SearchedPackage, StructureFamily
+from stoker.deploy.search.families import Dataflow, SearchedPackage, StructureFamily, constant_forms
 from stoker.deploy.search.model import ResourceModel, model_of
 from stoker.deploy.search.report import report_of
 from stoker.deploy.search.searching import DesignLimits, RefusedFamily, check_clock, search
@@ -35,10 +37,11 @@ _CLOCK = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]*)?)(?:MHz)?", re.ASCII | re.IG
 _UNITS = {"": 1.0, "k": 1e3, "M": 1e6}
 _EPILOG = """\
 Foldings of all layers are solved exactly for the least share of the device, in terms of a model that was fitted to
-synthesised units; the proof is printed. With a rate or a latency the smallest design that keeps them is picked,
-otherwise the fastest that fits. Several packages of one model (other widths, other requantisers) are searched as one,
-each as a unit for each layer and as a program of an engine; what can't be built is shown with the reason. No tool of
-hardware runs. The status is 2 if nothing keeps all limits.
+synthesised units; the proof is printed. Weights may be part of the circuit, by layer, as additions; tables of
+embeddings stay on the host where the chip has no room, those that cost the fewest bytes a sample. With a rate or a
+latency the smallest design that keeps them is picked, otherwise the fastest that fits. Several packages of one model
+(other widths, other requantisers) are searched as one, each as a unit for each layer and as a program of an engine;
+what can't be built is shown with the reason. No tool of hardware runs. The status is 2 if nothing keeps all limits.
 examples:
   stoker deploy search digits.pkg --device ecp5-45k --latency 400us --rate 20k
   stoker deploy search wide.pkg narrow.pkg --rate 50k --loss 0.5% --html search.html --out search.json
@@ -60,6 +63,7 @@ def main(argv: list[str]) -> int:
         report = searched(
             packages, fpga(arguments.device), wanted_of(arguments), arguments.model_file,
             STRUCTURES if arguments.structure == "any" else (arguments.structure,), arguments.clock,
+            in_circuit=arguments.weights == "any", host=arguments.tables == "any",
         )  # fmt: skip
     except ValueError as error:
         raise ConfigError(str(error)) from None
@@ -84,9 +88,20 @@ def _save(report: SearchReport, path: Path) -> None:
 
 def searched(
     packages: list[tuple[str, IntegerPackage]], part: Fpga, wanted: DesignLimits, model_file: Path | None = None,
-    structures: Sequence[str] = STRUCTURES, clock_mhz: float | None = None,
+    structures: Sequence[str] = STRUCTURES, clock_mhz: float | None = None, *, in_circuit: bool = True,
+    host: bool = True,
 ) -> SearchReport:  # fmt: skip
     """The report of a search over packages, each in each structure.
+
+    Args:
+        packages: with their names.
+        part: that is searched on.
+        wanted: limits.
+        model_file: of a model of the part; the one that is shipped by default.
+        structures: that are tried.
+        clock_mhz: of a part without clocks.
+        in_circuit: whether layers may have their weights in the circuit.
+        host: whether tables may stay on the host.
 
     Raises:
         ConfigError: the file holds no model of the part.
@@ -103,18 +118,19 @@ def searched(
         package = SearchedPackage(name=name, digest=each.digest, graph=each.graph, loss_frac=_loss(each))
         for structure in structures:
             try:
-                families.append(_family(package, structure, part, model))
+                if structure == "engine":
+                    families.append(EngineFamily(package, part, engine_model_of(part)))
+                    continue
+                # The first of equals is picked: weights are in the circuit only where that takes less.
+                families.append(Dataflow(package, part, model, host=host))
+                if in_circuit and model.sums_off:  # else it was fitted to no such unit
+                    families.append(Dataflow(package, part, model, constant_forms(package.graph), host))
             except ValueError as error:
                 refused.append(RefusedFamily(name, structure, str(error)))
     if not families:
         raise ValueError(refused[0].why)
-    return report_of(search(families, wanted), wanted, part, refused, clock_mhz)
-
-
-def _family(package: SearchedPackage, structure: str, part: Fpga, model: ResourceModel) -> StructureFamily:
-    if structure == "engine":
-        return EngineFamily(package, part, engine_model_of(part))
-    return Dataflow(package, part, model)
+    found = report_of(search(families, wanted), wanted, part, refused, clock_mhz)
+    return structs.replace(found, activity=read_activity(found.design)) if found.design else found
 
 
 def add_limits(parser: Parser) -> None:
@@ -129,6 +145,14 @@ def add_limits(parser: Parser) -> None:
     add(
         "--clock", type=_clock, metavar="MHZ",
         help="the clock that the design will have, such as 100MHz: of devices on which designs are not placed",
+    )  # fmt: skip
+    add(
+        "--weights", choices=("any", "memories"), default="any",
+        help="of dataflow designs: in memories, or by layer in the circuit where that takes less (default: any)",
+    )  # fmt: skip
+    add(
+        "--tables", choices=("any", "chip"), default="any",
+        help="of embeddings in dataflow designs: on the chip, or on the host where they don't fit (default: any)",
     )  # fmt: skip
     add("--latency", type=duration("400us"), metavar="TIME", help="most, of a sample through an empty design")
     add("--rate", type=_rate, metavar="N", help="least samples a second, such as 20k")
@@ -169,6 +193,10 @@ def model_for(part: Fpga, file: Path | None) -> ResourceModel:
         raise ConfigError(
             f"`--model` must be of {part.name}, {part.family} of grade {part.grade}, "
             f"got {found.family} of grade {found.grade}"
+        )
+    if found.luts.keys() != model_of(part).luts.keys():
+        raise ConfigError(
+            f"`--model` must be of this version of stoker, got {file} of another; run `stoker deploy calibrate` again"
         )
     return found
 

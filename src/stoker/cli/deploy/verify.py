@@ -20,10 +20,10 @@ from stoker.core.code.definitions import load_function, parted
 from stoker.core.errors import ConfigError
 from stoker.deploy.batches import parts_of
 from stoker.deploy.engines.ends import taken
-from stoker.deploy.hardware.activity import activity
+from stoker.deploy.hardware.activity import activity, keep_activity
 from stoker.deploy.hardware.designing import chosen_foldings, design
 from stoker.deploy.hardware.engines import verify_engine, write_model
-from stoker.deploy.hardware.host_tables import device_inputs
+from stoker.deploy.hardware.host_inputs import device_inputs
 from stoker.deploy.hardware.netlists import structure_of, verify_netlist, verify_units
 from stoker.deploy.hardware.updates import verify_updates
 from stoker.deploy.hardware.verification import random_samples, verify
@@ -81,7 +81,10 @@ def main(argv: list[str]) -> int:
             elif arguments.design is None:
                 refuse_engine_options(arguments)
                 foldings = chosen_foldings(package.graph, given=foldings_of(pick) if pick else None)
-                design(package.graph, foldings, folder, package.digest, updatable=other is not None)
+                design(
+                    package.graph, foldings, folder, package.digest, updatable=other is not None,
+                    constant=pick.constant if pick else (), host_tables=pick.host_tables if pick else None,
+                )  # fmt: skip
             elif (read_engine(folder) if is_engine(folder) else read_design(folder)).source != package.digest:
                 structure = " --structure engine" if is_engine(folder) else ""
                 raise ConfigError(
@@ -107,6 +110,7 @@ def main(argv: list[str]) -> int:
                 structure = structure_of(package.graph, read_design(folder))
                 sent = device_inputs(package.graph, structure.host_tables, inputs)
                 changes = activity(structure, folder, sent, limit_s=arguments.limit)
+                keep_activity(read_design(folder).digest, changes)
                 found = structs.replace(found, activity=changes)
     except ValueError as error:
         raise ConfigError(str(error)) from None

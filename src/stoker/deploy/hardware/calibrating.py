@@ -55,13 +55,19 @@ def calibrate(part: Fpga, kept_in: Path | None = None, *, limit_s: float) -> tup
 
 
 def specimens_on(part: Fpga) -> list[Specimen]:
-    """The specimens that a part has room for, by what is counted in them."""
-    narrow = narrow_specimens() if part.family in REGISTERED else ()
-    return [each for each in (*specimens(), *narrow) if _has_room(part, each)]
+    """The specimens that a part has room for, by what is counted in them.
+
+    Those with weights in the circuit are for parts with multipliers, which they save. On 7 series they are not fitted.
+    """
+    if part.family in REGISTERED:
+        able = [*(each for each in specimens() if not each.constant), *narrow_specimens()]
+    else:
+        able = [each for each in specimens() if part.dsps or not each.constant]
+    return [each for each in able if _has_room(part, each)]
 
 
 def _has_room(part: Fpga, specimen: Specimen) -> bool:
-    whole = design_contents(lower(specimen.graph, specimen.foldings))
+    whole = design_contents(lower(specimen.graph, specimen.foldings, constant=specimen.constant))
     memories = (mapped(shape, part.family) for shape in whole.memories)
     blocks = sum(each.cells for each in memories if each.form == "block")
     products = 0.0 if part.dsps else whole.products + whole.fixed_products
@@ -78,7 +84,7 @@ def measured(
         ToolError: a tool fails or takes too long.
     """
     for specimen in chosen:
-        structure = lower(specimen.graph, specimen.foldings)
+        structure = lower(specimen.graph, specimen.foldings, constant=specimen.constant)
         with tempfile.TemporaryDirectory(prefix="stoker-specimen-") as name:
             folder = Path(name, "design")
             write_design(structure, folder)

@@ -9,8 +9,8 @@ from typing import Literal
 
 from msgspec import structs
 
-from stoker.deploy.hardware.host_tables import device_graph, tables_of
 from stoker.deploy.ir.graph import IntegerGraph
+from stoker.deploy.ir.host_tables import device_graph, sliced_tables, tables_of
 from stoker.deploy.rtl.banks import update_words
 from stoker.deploy.rtl.folding import Folding, balanced, constant_folding, folded, works_of
 from stoker.deploy.rtl.generate import write_design
@@ -93,7 +93,9 @@ def design(
     found = summary(structure, foldings, folder)
     if host_tables is None:
         return found
-    whole = lower(graph, foldings, fifos=fifos, constant=constant).cycles if host_tables else None
+    whole = None
+    if host_tables and not sliced_tables(graph):
+        whole = lower(graph, foldings, fifos=fifos, constant=constant, filled=False).cycles
     tables = tuple(
         PlacedTable(
             layer=each.layer, rows=each.rows, size=each.size, bits=each.bits, on_host=each.layer in host_tables,

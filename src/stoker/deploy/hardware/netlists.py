@@ -13,9 +13,10 @@ from typing import Literal
 import msgspec
 
 from stoker.deploy.arithmetic.computing import compute
-from stoker.deploy.hardware.host_tables import device_graph, device_inputs
+from stoker.deploy.hardware.host_inputs import device_inputs
 from stoker.deploy.hardware.verification import PROCESSES, WAYS, in_ways
 from stoker.deploy.ir.graph import IntegerGraph, Integers
+from stoker.deploy.ir.host_tables import device_graph
 from stoker.deploy.ir.operations import sources_of
 from stoker.deploy.ir.values import ModelPort
 from stoker.deploy.rtl.banks import BANKED

@@ -12,7 +12,7 @@ from stoker.core.errors import ToolError
 from stoker.deploy.engines.engine import IntegerEngine
 from stoker.deploy.hardware.designing import chosen_foldings
 from stoker.deploy.hardware.fitting import read_fit
-from stoker.deploy.hardware.host_tables import device_inputs
+from stoker.deploy.hardware.host_inputs import device_inputs
 from stoker.deploy.hardware.verification import problem_of
 from stoker.deploy.ir.graph import IntegerGraph, Integers
 from stoker.deploy.package.folder import IntegerPackage

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.deploy.engines.law import NumpyEngine
-from stoker.deploy.hardware.host_tables import device_inputs
+from stoker.deploy.hardware.host_inputs import device_inputs
 from stoker.deploy.ir.graph import IntegerGraph, Integers
 from stoker.deploy.rtl.generate import read_design
 from stoker.deploy.tools.simulation import Outcome, Stalls, simulate

@@ -95,6 +95,15 @@ def sums_lines(layer: ConstantLayer, name: str) -> Iterator[str]:
     yield "endmodule"
 
 
+def waiting_bits(sums: ConstantSums) -> int:
+    """Bits of registers in which inputs and sums wait for others of a higher level, all levels together."""
+    return sum(
+        width(*sums.ends(value)) * (last - sums.level(value))
+        for value, last in enumerate(_kept(sums))
+        if last is not None and not len(sums.inputs) <= value < sums.given
+    )
+
+
 def _kept(sums: ConstantSums) -> list[int | None]:
     """The last stage at which each value is read, in levels; None for inputs that nothing reads."""
     found: list[int | None] = [None] * (sums.given + len(sums.sums))

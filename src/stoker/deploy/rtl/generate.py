@@ -11,7 +11,7 @@ import msgspec
 
 from stoker.deploy.rtl.banks import BANKED, chain_cycles, update_words
 from stoker.deploy.rtl.constant_text import array_texts
-from stoker.deploy.rtl.structure import Structure
+from stoker.deploy.rtl.structure import EMPTY, Structure
 from stoker.deploy.rtl.top_text import TOP, number_bytes, top_text, watchdog_cycles
 from stoker.deploy.rtl.update_text import DIGEST_FILE, SWITCH_CYCLES
 
@@ -91,7 +91,12 @@ def design_files(structure: Structure, source: str = "") -> dict[str, str]:
     Args:
         structure: of the design.
         source: digest of what it is made from, in hexadecimal; of its own files if empty.
+
+    Raises:
+        ValueError: memories of the structure were left empty.
     """
+    if any(memory is EMPTY for node in structure.nodes.values() for memory in node.memories.values()):
+        raise ValueError("`structure` must have its memories filled to be written, and was lowered without")
     top = f"{TOP}.sv"
     texts = {name: memory.text() for node in structure.nodes.values() for name, memory in node.memories.items()}
     own = array_texts(structure.constants)
@@ -121,6 +126,12 @@ def design_files(structure: Structure, source: str = "") -> dict[str, str]:
         updates=updates_of(structure) if structure.updatable else None, host_tables=structure.host_tables,
     )  # fmt: skip
     return texts | {DESCRIPTION: msgspec.json.format(msgspec.json.encode(description)).decode() + "\n"}
+
+
+def design_digest(structure: Structure, source: str = "") -> str:
+    """Digest of the files that :func:`write_design` writes; arguments are its own."""
+    texts = design_files(structure, source)
+    return msgspec.json.decode(texts[DESCRIPTION], type=DesignDescription).digest
 
 
 def write_design(structure: Structure, folder: Path, source: str = "") -> DesignDescription:

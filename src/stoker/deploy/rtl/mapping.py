@@ -17,13 +17,22 @@ from stoker.deploy.ir.bounds import accumulator
 from stoker.deploy.ir.graph import IntegerGraph, Integers
 from stoker.deploy.ir.values import IntegerValue
 from stoker.deploy.rtl.banks import with_banks
-from stoker.deploy.rtl.constant_sums import constant_sums
+from stoker.deploy.rtl.constant_sums import ConstantSums, constant_sums
 from stoker.deploy.rtl.depth import full_speed_depths, least_depths
 from stoker.deploy.rtl.flow import Flow, JoinedFlow, ResizedFlow, RowFlow, ThroughFlow
 from stoker.deploy.rtl.folding import Folding, LayerWork, divisors, works_of
 from stoker.deploy.rtl.geometry import ON_ENGINE, Windows, windows_of
 from stoker.deploy.rtl.memories import by_channel, packed, weight_words
-from stoker.deploy.rtl.structure import ConstantLayer, DesignNode, End, MemoryFile, Parameter, Structure, WordStream
+from stoker.deploy.rtl.structure import (
+    EMPTY,
+    ConstantLayer,
+    DesignNode,
+    End,
+    MemoryFile,
+    Parameter,
+    Structure,
+    WordStream,
+)
 
 REQUANTISER_MULTIPLIERS = 2
 """A lane's: an accumulator of more than 18 bits and a factor of 16 need two multipliers of 18 x 18."""
@@ -37,7 +46,8 @@ WIDEST_TABLE = 12
 
 def lower(
     graph: IntegerGraph, foldings: Mapping[str, Folding], *, fifos: Literal["full", "least"] = "full",
-    updatable: bool = False, constant: Collection[str] = (),
+    updatable: bool = False, constant: Collection[str] = (), sums: Mapping[str, ConstantSums] | None = None,
+    filled: bool = True,
 ) -> Structure:  # fmt: skip
     """The structure of a design.
 
@@ -47,6 +57,8 @@ def lower(
         fifos: depths with which no branch holds another back, or the least with which none stops.
         updatable: whether another model's numbers can be brought into it while it runs.
         constant: layers whose weights are part of the circuit; their foldings span whole windows.
+        sums: additions of such layers where they are known (:func:`layer_sums`); others are made.
+        filled: whether memories of weights and tables are filled; without, it can be counted, not written.
 
     Raises:
         ValueError: an operation has no unit, or a folding does not divide its layer.
@@ -58,7 +70,7 @@ def lower(
         )
     works = works_of(graph)
     cycles = max((work.cycles(foldings[name]) for name, work in works.items()), default=1)
-    building = _Building(graph, works, foldings, cycles, frozenset(constant))
+    building = _Building(graph, works, foldings, cycles, frozenset(constant), sums or {}, filled)
     first = _first_lanes(graph, works, foldings)
     for port in graph.inputs:
         value = graph.value(port)
@@ -104,6 +116,8 @@ class _Building:
     foldings: Mapping[str, Folding]
     cycles: int
     constant: Collection[str] = ()
+    sums: Mapping[str, ConstantSums] = field(default_factory=dict[str, ConstantSums])
+    filled: bool = True
     nodes: dict[str, DesignNode] = field(default_factory=dict[str, DesignNode])
     streams: dict[str, str] = field(default_factory=dict[str, str])
     """The node that carries a value."""
@@ -180,7 +194,7 @@ class _Building:
         lanes, depth = folding.pe // parameters["BEATS"], parameters["DEPTH"]
         weight = graph.constants[operation.weight]
         memories = {
-            "weights": weight_words(weight, work, folding, operation.weight_bits),
+            "weights": weight_words(weight, work, folding, operation.weight_bits) if self.filled else EMPTY,
             "biases": by_channel(graph.constants[operation.bias], folding.pe, acc_bits),
         }
         self.put(
@@ -192,35 +206,21 @@ class _Building:
 
     def _constant(self, operation: op.Linear | op.Convolution) -> None:
         graph, work, folding = self.graph, self.works[operation.output], self.foldings[operation.output]
-        source, made = graph.values[operation.source], graph.values[operation.output]
         windows = work.windows
         if work.groups > 1 or (folding.lanes, folding.taps) != (windows.channels, windows.taps):
             raise ValueError(
                 f"`{operation.output}` must have one group and a folding over whole windows to have its weights in the "
                 f"circuit, got {work.groups} groups and {folding}; leave it out of `constant`"
             )
-        acc_bits = accumulator(operation, graph.values, graph.constants).bits
-        ends = min(source.low, source.zero_point, 0), max(source.high, source.zero_point, 0)
-        weight = graph.constants[operation.weight].reshape(work.outputs, -1).astype(np.int64)
-        biases = [int(each) for each in graph.constants[operation.bias]]
-        sums = constant_sums(weight, [ends] * weight.shape[1], biases)
-        lanes, beats = folding.pe, work.outputs // folding.pe
-        latency = _WINDOW_CYCLES + sums.levels + 1 + _LAW_CYCLES + _TURN_CYCLES
-        depth = beats * (-(-latency // beats) + 1)
-        laws, factors = _law(graph, operation, operation.requantiser, lanes, made)
-        geometry = _geometry(windows, windows.channels)
-        del geometry["WORDS"]
-        parameters: dict[str, Parameter] = {
-            "PE": work.outputs, "LANES": windows.channels, "TAPS": windows.taps, "IN_W": source.bits, "ACC_W": acc_bits,
-            "OUT_W": made.bits, **geometry, "DILATION_Y": windows.dilation[0], "DILATION_X": windows.dilation[1],
-            "BEATS": beats, "PAD": source.zero_point, "DEPTH": depth, **laws, "LEVELS": sums.levels,
-            "LAYER": sum(node.constant is not None for node in self.nodes.values()),
-        }  # fmt: skip
+        layer = constant_layer(operation, graph, self.sums.get(operation.output))
+        parameters, factors = constant_parameters(operation, graph, work, folding, layer)
+        lanes, depth = folding.pe, parameters["DEPTH"]
+        number = sum(node.constant is not None for node in self.nodes.values())
         self.put(
             operation.output, "constant_unit", (self._source(operation.source, windows.channels),), lanes,
-            _rows(windows, windows.channels, beats, depth), work.cycles(folding), parameters=parameters,
-            memories=factors, layer=operation.output, multipliers=lanes * REQUANTISER_MULTIPLIERS if factors else 0,
-            constant=ConstantLayer(sums=sums, in_bits=source.bits, acc_bits=acc_bits),
+            _rows(windows, windows.channels, work.outputs // lanes, depth), work.cycles(folding),
+            parameters={**parameters, "LAYER": number}, memories=factors, layer=operation.output,
+            multipliers=lanes * REQUANTISER_MULTIPLIERS if factors else 0, constant=layer,
         )  # fmt: skip
 
     def _pool(self, operation: op.MaxPool | op.SumPool | op.Mean) -> None:
@@ -316,9 +316,11 @@ class _Building:
         if isinstance(operation, op.EmbeddingBag):
             laws, factors = _law(graph, operation, operation.requantiser, lanes, made)
         depth = -(-(_WINDOW_CYCLES + 3 + _LAW_CYCLES + _TURN_CYCLES) // count) + 1
-        # Rows begin at a power of two.
-        padded = np.zeros((len(table), 1 << max(1, (words - 1).bit_length()), lanes), np.int64)
-        padded[:, :words] = table.reshape(len(table), words, lanes)
+        entries = EMPTY
+        if self.filled:  # rows begin at a power of two
+            padded = np.zeros((len(table), 1 << max(1, (words - 1).bit_length()), lanes), np.int64)
+            padded[:, :words] = table.reshape(len(table), words, lanes)
+            entries = packed(padded.reshape(-1, lanes), bits)
         parameters: dict[str, Parameter] = {
             "LANES": lanes, "IN_W": source.bits, "COUNT": count, "ROWS_OF_TABLE": len(table), "WORDS": words,
             "SUMMED": int(isinstance(operation, op.EmbeddingBag)),
@@ -328,7 +330,7 @@ class _Building:
         self.put(
             operation.output, "lookup_unit", (self._source(operation.source, 1),), lanes,
             _rows(windows, 1, words, depth), visits // lanes, parameters=parameters,
-            memories={"entries": packed(padded.reshape(-1, lanes), bits), **factors}, layer=operation.output,
+            memories={"entries": entries, **factors}, layer=operation.output,
             multipliers=lanes * REQUANTISER_MULTIPLIERS if factors else 0,
         )  # fmt: skip
 
@@ -395,6 +397,58 @@ def matrix_parameters(
         "DILATION_X": windows.dilation[1], "GROUPS": groups,
         "FOLDS": 1 if work.depthwise else work.outputs // work.groups // folding.pe, "PAD": source.zero_point,
         "BEATS": beats, "DEPTH": depth, **laws,
+    }, factors  # fmt: skip
+
+
+def layer_sums(operation: op.Linear | op.Convolution, graph: IntegerGraph) -> ConstantSums:
+    """Additions that give a layer's sums of products with their biases, from all numbers of a window at once.
+
+    Args:
+        operation: of a layer with one group of channels.
+        graph: that it is in.
+    """
+    source = graph.values[operation.source]
+    ends = min(source.low, source.zero_point, 0), max(source.high, source.zero_point, 0)
+    weight = graph.constants[operation.weight]
+    rows = weight.reshape(len(weight), -1).astype(np.int64)
+    return constant_sums(rows, [ends] * rows.shape[1], [int(each) for each in graph.constants[operation.bias]])
+
+
+def constant_layer(
+    operation: op.Linear | op.Convolution, graph: IntegerGraph, sums: ConstantSums | None = None
+) -> ConstantLayer:  # fmt: skip
+    """A layer whose weights are part of the circuit; its additions are made unless they are given."""
+    return ConstantLayer(
+        sums=sums or layer_sums(operation, graph), in_bits=graph.values[operation.source].bits,
+        acc_bits=accumulator(operation, graph.values, graph.constants).bits,
+    )  # fmt: skip
+
+
+def constant_parameters(
+    operation: op.Linear | op.Convolution, graph: IntegerGraph, work: LayerWork, folding: Folding, layer: ConstantLayer
+) -> tuple[dict[str, int], dict[str, MemoryFile]]:  # fmt: skip
+    """Parameters of the unit of a layer whose weights are part of the circuit, but for its number in the design.
+
+    With them comes the memory of its requantiser's multipliers.
+
+    Args:
+        operation: of the layer.
+        graph: that it is in.
+        work: of the layer.
+        folding: one over whole windows.
+        layer: its additions.
+    """
+    source, made, windows = graph.values[operation.source], graph.values[operation.output], work.windows
+    lanes, beats, levels = folding.pe, work.outputs // folding.pe, layer.sums.levels
+    latency = _WINDOW_CYCLES + levels + 1 + _LAW_CYCLES + _TURN_CYCLES
+    laws, factors = _law(graph, operation, operation.requantiser, lanes, made)
+    geometry = _geometry(windows, windows.channels)
+    del geometry["WORDS"]
+    return {
+        "PE": work.outputs, "LANES": windows.channels, "TAPS": windows.taps, "IN_W": source.bits,
+        "ACC_W": layer.acc_bits, "OUT_W": made.bits, **geometry, "DILATION_Y": windows.dilation[0],
+        "DILATION_X": windows.dilation[1], "BEATS": beats, "PAD": source.zero_point,
+        "DEPTH": beats * (-(-latency // beats) + 1), **laws, "LEVELS": levels,
     }, factors  # fmt: skip
 
 

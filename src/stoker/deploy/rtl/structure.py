@@ -56,6 +56,10 @@ class MemoryFile:
         return "".join(f"{word:0{digits}x}\n" for word in self.words)
 
 
+EMPTY = MemoryFile(bits=0, words=())
+"""In place of a memory's file in a structure that is counted, not written."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstantLayer:
     """A layer whose weights are part of the circuit.

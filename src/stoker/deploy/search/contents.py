@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 
+from stoker.deploy.rtl.constant_sums import ConstantSums, width
+from stoker.deploy.rtl.constant_text import waiting_bits
 from stoker.deploy.rtl.structure import Parameter
 from stoker.deploy.search.memory_forms import MemoryShape
 
@@ -42,6 +44,9 @@ class UnitContents:
         fixed_products: the same of multipliers by constants.
         narrow_products: of `products` and `fixed_products`, those of narrow multipliers.
         longest: the largest sum of bits of both factors; of parts together the largest of theirs.
+        sums: bits of additions by which weights are part of the circuit.
+        sum_registers: bits of their results.
+        waiting: bits of registers in which numbers wait for such an addition.
         windows: line buffers.
         units: with an output FIFO.
         memories: of all parts.
@@ -63,6 +68,9 @@ class UnitContents:
     fixed_products: float = 0
     narrow_products: float = 0
     longest: int = 0
+    sums: int = 0
+    sum_registers: int = 0
+    waiting: int = 0
     windows: int = 0
     units: int = 0
     memories: tuple[MemoryShape, ...] = ()
@@ -85,6 +93,15 @@ def contents_of(module: str, parameters: Mapping[str, Parameter]) -> UnitContent
     """
     numbers = {name: value for name, value in parameters.items() if isinstance(value, int)}
     return _UNITS[module](numbers)
+
+
+def sums_contents(sums: ConstantSums) -> UnitContents:
+    """What the additions of a layer add to its unit, whose weights are part of the circuit."""
+    return UnitContents(
+        sums=sums.adder_bits,
+        sum_registers=sum(width(each.low, each.high) for each in sums.sums),
+        waiting=waiting_bits(sums),
+    )
 
 
 def total(parts: Iterable[UnitContents]) -> UnitContents:
@@ -258,6 +275,19 @@ def _window(p: Mapping[str, int]) -> UnitContents:
     return counters + UnitContents(address_registers=held, addresses=sums, windows=1) + one.times(taps)
 
 
+def _constant(p: Mapping[str, int]) -> UnitContents:
+    """``constant_unit``, without its additions."""
+    lanes = p["PE"] // p["BEATS"]
+    return total((
+        _window({**p, "W": p["IN_W"], "WORDS": 1, "GROUPS": 1}),
+        _counter(p["BEATS"]),
+        UnitContents(registers=p["LEVELS"]),
+        _serialised(lanes * (p["ACC_W"] - _unused(p)), p["BEATS"]),
+        _requantiser(lanes, p),
+        _results(lanes * p["OUT_W"], p["DEPTH"]),
+    ))  # fmt: skip
+
+
 def _pool(p: Mapping[str, int]) -> UnitContents:
     lanes, acc = p["LANES"], p["ACC_W"]
     kept = UnitContents(registers=acc, adders=acc * (1 if p["LARGEST"] else 2), muxes=acc).times(lanes)
@@ -320,6 +350,7 @@ def _concat(p: Mapping[str, int]) -> UnitContents:
 
 _UNITS: Mapping[str, Callable[[Mapping[str, int]], UnitContents]] = {
     "matrix_unit": _matrix,
+    "constant_unit": _constant,
     "pool_unit": _pool,
     "add_unit": _add,
     "table_unit": _table,

@@ -12,7 +12,7 @@ from stoker.deploy.rtl.engine.shape import LANES
 from stoker.deploy.search.engine_model import EngineModel, engine_multipliers
 from stoker.deploy.search.families import SearchedPackage, SolvedDesign
 from stoker.deploy.search.model import EstimatedDesign
-from stoker.deploy.search.solving import objective, shares
+from stoker.deploy.search.solving import order_of
 from stoker.deploy.tools.devices import Fpga
 
 
@@ -39,6 +39,7 @@ class EngineFamily:
     part: Fpga
     model: EngineModel
     structure: str = "engine"
+    weights: str = ""
     requantiser: str = "multipliers"
     _designs: Mapping[int, EngineDesign] = field(default_factory=dict[int, EngineDesign])
     """By cycles."""
@@ -48,7 +49,7 @@ class EngineFamily:
         for lanes in LANES:
             made = self._design(least_engine(self.package.graph, lanes))
             known = found.get(made.cycles)
-            if known is None or made.objective < known.objective:
+            if known is None or made.order < known.order:
                 found[made.cycles] = made
         self._designs = found
 
@@ -70,7 +71,7 @@ class EngineFamily:
         fast = [each for each in self._designs.values() if each.cycles <= cycles]
         if not fast:
             raise ValueError(f"an engine takes {min(self._designs):,} cycles a sample at least, not {cycles:,}")
-        return min(fast, key=lambda each: (each.objective, each.cycles))
+        return min(fast, key=lambda each: (each.order, each.cycles))
 
     def _design(self, image: ModelImage) -> EngineDesign:
         demand = self.model.demand(image.shape)
@@ -79,5 +80,5 @@ class EngineFamily:
             # An engine takes one sample at a time.
             cycles=cycles, latency_cycles=cycles, multipliers=engine_multipliers(image.shape.lanes),
             estimate=EstimatedDesign(demand=demand, clock_mhz=self.model.clock_mhz),
-            share=max(shares(demand, self.part).values()), objective=objective(demand, self.part), image=image,
+            order=order_of(demand, self.part), image=image,
         )  # fmt: skip

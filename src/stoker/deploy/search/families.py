@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.graph import IntegerGraph
+from stoker.deploy.ir.host_tables import device_graph, sliced_tables, tables_of
+from stoker.deploy.rtl.constant_sums import ConstantSums, signed_digits
 from stoker.deploy.rtl.folding import Folding, folded, works_of
-from stoker.deploy.rtl.mapping import lower
+from stoker.deploy.rtl.mapping import layer_sums, lower
 from stoker.deploy.rtl.structure import Structure
 from stoker.deploy.rtl.timing import latency_cycles
 from stoker.deploy.search.model import EstimatedDesign, ResourceModel, estimated
-from stoker.deploy.search.solving import FoldingCertificate, least_share, objective, shares
+from stoker.deploy.search.solving import ChosenDesign, FoldingCertificate, Order, least_share, order_of
 from stoker.deploy.search.space import FoldingChoice, all_choices, space_for
 from stoker.deploy.tools.devices import Fpga
 
@@ -44,16 +46,21 @@ class SolvedDesign:
         latency_cycles: of a sample through the empty design.
         multipliers: of all parts.
         estimate: of what it takes.
-        share: the largest share of a resource.
-        objective: by which designs of equal worth are compared.
+        order: largest share of a resource, and the sum of all: by which designs of equal worth are compared.
+        host_bytes: that a sample sends more because of tables on the host.
     """
 
     cycles: int
     latency_cycles: int
     multipliers: int
     estimate: EstimatedDesign
-    share: float
-    objective: float
+    order: Order
+    host_bytes: int = 0
+
+    @property
+    def share(self) -> float:
+        """The largest share of a resource."""
+        return self.order[0]
 
     @property
     def interval(self) -> float:
@@ -78,14 +85,57 @@ class DataflowDesign(SolvedDesign):
     """A unit for each layer.
 
     Attributes:
-        foldings: of its layers.
-        structure: that is built of them.
-        certificate: of the foldings.
+        chosen: forms of its layers and places of its tables.
+        structure: that is built of them, its memories left empty (:meth:`Dataflow.written`).
     """
 
-    foldings: Mapping[str, Folding]
+    chosen: ChosenDesign
     structure: Structure
-    certificate: FoldingCertificate
+
+    @property
+    def foldings(self) -> Mapping[str, Folding]:
+        """What its layers compute in a cycle."""
+        return self.chosen.foldings
+
+    @property
+    def certificate(self) -> FoldingCertificate:
+        """The proof of what was chosen."""
+        return self.chosen.certificate
+
+
+MOST_DIGITS = 4000
+"""Signed digits of a layer's weights that are not 0, up to which its additions are looked for: seconds of a processor.
+Each takes about five lookup tables, so that a larger layer fills most of a part alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstantForms:
+    """Which layers may have their weights in the circuit.
+
+    Attributes:
+        sums: their additions, by layer.
+        refused: why others may not.
+    """
+
+    sums: Mapping[str, ConstantSums] = field(default_factory=dict[str, ConstantSums])
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def constant_forms(graph: IntegerGraph) -> ConstantForms:
+    """Looks for the additions of each layer that may have its weights in the circuit; takes seconds."""
+    sums: dict[str, ConstantSums] = {}
+    refused: dict[str, str] = {}
+    for operation in graph.operations:
+        if not isinstance(operation, (op.Linear, op.Convolution)):
+            continue
+        digits = sum(1 for each in graph.constants[operation.weight].flat for _ in signed_digits(int(each)))
+        if isinstance(operation, op.Convolution) and operation.groups > 1:
+            refused[operation.output] = f"its channels are in {operation.groups} groups"
+        elif digits > MOST_DIGITS:
+            refused[operation.output] = f"they have {digits:,} digits, and up to {MOST_DIGITS:,} were looked at"
+        else:
+            sums[operation.output] = layer_sums(operation, graph)
+    return ConstantForms(sums=sums, refused=refused)
 
 
 class StructureFamily(Protocol):
@@ -97,8 +147,18 @@ class StructureFamily(Protocol):
         ...
 
     @property
+    def part(self) -> Fpga:
+        """On which."""
+        ...
+
+    @property
     def structure(self) -> str:
         """Name of the structure."""
+        ...
+
+    @property
+    def weights(self) -> str:
+        """Where they may be: ``memories``, or ``any`` for the circuit as well; empty where that is no choice."""
         ...
 
     @property
@@ -122,7 +182,14 @@ class StructureFamily(Protocol):
 
 @dataclass
 class Dataflow:
-    """A unit for each layer: foldings are chosen.
+    """A unit for each layer: foldings are chosen, where weights are, and where tables are.
+
+    Args:
+        package: what is built.
+        part: on which.
+        model: of what it takes.
+        constants: layers that may have their weights in the circuit; none by default.
+        host: whether tables may stay on the host; they do where a design does not fit otherwise.
 
     Raises:
         ValueError: an operation has no unit.
@@ -131,14 +198,24 @@ class Dataflow:
     package: SearchedPackage
     part: Fpga
     model: ResourceModel
+    constants: ConstantForms = field(default_factory=ConstantForms)
+    host: bool = False
     structure: str = "dataflow"
     _choices: dict[str, list[FoldingChoice]] = field(default_factory=dict[str, list[FoldingChoice]])
     _solved: dict[int, DataflowDesign] = field(default_factory=dict[int, DataflowDesign])
 
     def __post_init__(self) -> None:
-        self._works = works_of(self.package.graph)
-        self._choices = all_choices(self.package.graph, self._works, self.model)
-        lower(self.package.graph, folded(self._works, self.paces()[0]))  # what has no unit is refused here
+        graph = self.package.graph
+        self._away = tuple(sliced_tables(graph)) if self.host else ()
+        self._graph = device_graph(graph, self._away)
+        self._works = works_of(self._graph)
+        self._choices = all_choices(self._graph, self._works, self.model, self.constants.sums)
+        lower(self._graph, folded(self._works, self.paces()[0]), filled=False)  # what has no unit is refused here
+
+    @property
+    def weights(self) -> str:
+        """In memories, or by layer in the circuit as well."""
+        return "any" if self.constants.sums else "memories"
 
     @property
     def requantiser(self) -> str:
@@ -168,15 +245,40 @@ class Dataflow:
             ValueError: a layer can't be as fast.
         """
         if cycles not in self._solved:
-            graph = self.package.graph
-            space = space_for(graph, self._works, self._choices, self.model, cycles)
-            foldings, certificate = least_share(space, self.part, self.model)
-            structure = lower(graph, foldings)
-            estimate = estimated(structure, self.model)
-            self._solved[cycles] = DataflowDesign(
-                cycles=structure.cycles, latency_cycles=latency_cycles(structure), multipliers=structure.multipliers,
-                estimate=estimate, share=max(shares(estimate.demand, self.part).values()),
-                objective=objective(estimate.demand, self.part), foldings=foldings, structure=structure,
-                certificate=certificate,
-            )  # fmt: skip
+            found = self._made(cycles)
+            if self.host and found.share > 1 >= found.certificate.largest:
+                # What follows from the choice, as depths of FIFOs, is known of a whole design alone: it gets its room.
+                again = self._made(cycles, 2.0 - found.share)
+                found = again if again.share <= 1 else found
+            self._solved[cycles] = found
         return self._solved[cycles]
+
+    def _made(self, cycles: int, room: float = 1.0) -> DataflowDesign:
+        space = space_for(self._graph, self._works, self._choices, self.model, cycles)
+        chosen = least_share(space if self.host else replace(space, tables=()), self.part, self.model, room)
+        away = (*self._away, *chosen.host_tables)
+        own, sums = device_graph(self.package.graph, away), self.constants.sums
+        structure = lower(own, chosen.foldings, constant=chosen.constant, sums=sums, filled=False)
+        structure = replace(structure, host_tables=tuple(sorted(away)))
+        estimate = estimated(structure, self.model)
+        return DataflowDesign(
+            cycles=structure.cycles, latency_cycles=latency_cycles(structure), multipliers=structure.multipliers,
+            estimate=estimate, order=order_of(estimate.demand, self.part), structure=structure, chosen=chosen,
+            host_bytes=sum(each.more_bytes for each in tables_of(self.package.graph) if each.layer in away),
+        )  # fmt: skip
+
+    def written(self, design: DataflowDesign) -> Structure:
+        """The structure of a design of this family as ``stoker deploy rtl`` writes it, its memories filled."""
+        away, chosen = design.structure.host_tables, design.chosen
+        own = device_graph(self.package.graph, away)
+        found = lower(own, chosen.foldings, constant=chosen.constant, sums=self.constants.sums)
+        return replace(found, host_tables=away)
+
+    def forms(self, cycles: int) -> dict[str, list[FoldingChoice]]:
+        """The least form of each layer that is as fast: with its weights in memories, and in the circuit."""
+        found: dict[str, list[FoldingChoice]] = {}
+        for name, choices in self._choices.items():
+            fast = [each for each in choices if each.cycles <= cycles]
+            by_form = ([each for each in fast if each.constant == constant] for constant in (False, True))
+            found[name] = [min(each, key=lambda one: order_of(one.demand, self.part)) for each in by_form if each]
+        return found

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from msgspec import structs
 
 from stoker.core.extras import require
 from stoker.deploy.rtl.structure import DesignNode, Structure
-from stoker.deploy.search.contents import UnitContents, contents_of, end_contents, fork_contents, total
+from stoker.deploy.search.contents import UnitContents, contents_of, end_contents, fork_contents, sums_contents, total
 from stoker.deploy.search.memory_forms import DISTRIBUTED_LUTS, MappedMemory, MemoryShape, mapped
 from stoker.deploy.tools.devices import TOOLS, Family, Fpga
 
@@ -89,6 +90,14 @@ class SlowerGrade(msgspec.Struct, frozen=True, kw_only=True):
     designs: int
 
 
+class FitDistance(msgspec.Struct, frozen=True, kw_only=True):
+    """How far lookup tables of some of a model's specimens are from those of the tools, relatively."""
+
+    median_frac: float
+    worst_frac: float
+    designs: int
+
+
 class ResourceModel(msgspec.Struct, frozen=True, kw_only=True):
     """Fitted weights, with what they were fitted to."""
 
@@ -105,6 +114,8 @@ class ResourceModel(msgspec.Struct, frozen=True, kw_only=True):
     specimens: tuple[MeasuredSpecimen, ...]
     slower: dict[str, SlowerGrade] = {}
     """By grade."""
+    sums_off: FitDistance | None = None
+    """How far it is from specimens with weights in the circuit; None if it was fitted to none."""
 
     def on(self, grade: str) -> ResourceModel:
         """The model of a grade, this one or one of :attr:`slower`."""
@@ -183,7 +194,10 @@ def estimated(structure: Structure, model: ResourceModel) -> EstimatedDesign:
 
 def node_contents(node: DesignNode) -> UnitContents:
     """What is in a node; nothing in an input of the design."""
-    return contents_of(node.module, node.parameters) if node.module else UnitContents()
+    if not node.module:
+        return UnitContents()
+    found = contents_of(node.module, node.parameters)
+    return found if node.constant is None else found + sums_contents(node.constant.sums)
 
 
 @cache
@@ -218,7 +232,7 @@ def fitted(
     family = part.family
     luts: list[dict[str, float]] = []
     flip_flops: list[dict[str, float]] = []
-    periods: list[dict[str, float]] = []
+    periods: list[tuple[dict[str, float], float]] = []
     for structure, found in measured:
         whole = _built(design_contents(structure), family)
         memories = [(shape, mapped(shape, family)) for shape in whole.memories]
@@ -228,13 +242,21 @@ def fitted(
             luts=found.luts, flip_flops=found.flip_flops, dsps=found.dsps, block_rams=found.block_rams
         )  # fmt: skip
         if found.clock_mhz is not None:
-            periods.append(_period_parts(taken, whole.longest, family))
+            periods.append((_period_parts(taken, whole.longest, family), 1e3 / found.clock_mhz))
     specimens = [found for _, found in measured]
-    clocks = [1e3 / each.clock_mhz for each in specimens if each.clock_mhz is not None]
-    return ResourceModel(
+    period_parts, clocks = [parts for parts, _ in periods], [period for _, period in periods]
+    made = ResourceModel(
         family=family, grade=part.grade, obtained=obtained, luts=least_squares(luts, [each.luts for each in specimens]),
         flip_flops=least_squares(flip_flops, [each.flip_flops for each in specimens]),
-        period_ns=least_squares(periods, clocks) if clocks else {}, specimens=tuple(specimens),
+        period_ns=least_squares(period_parts, clocks) if periods else {}, specimens=tuple(specimens),
+    )  # fmt: skip
+    off = [
+        abs(estimated(structure, made).demand.luts / found.luts - 1)
+        for structure, found in measured
+        if structure.constants
+    ]
+    return structs.replace(
+        made, sums_off=FitDistance(median_frac=median(off), worst_frac=max(off), designs=len(off)) if off else None
     )  # fmt: skip
 
 
@@ -290,6 +312,7 @@ def _lut_parts(contents: UnitContents, memories: _Memories, family: Family) -> d
         "shifters": contents.shifters,
         "counters": contents.counters,
         "windows": contents.windows,
+        "sums": contents.sums,
         "units": contents.units,
         "distributed": sum(DISTRIBUTED_LUTS * found.cells for _, found in memories if found.form == "distributed"),
         "constants": sum(_constant_luts(shape, family) for shape, found in memories if found.form == "logic"),
@@ -312,6 +335,7 @@ def _flip_flop_parts(contents: UnitContents, memories: _Memories) -> dict[str, f
         "address_registers": contents.address_registers,
         "counters": contents.counters,
         "windows": contents.windows,
+        "sums": contents.sum_registers + contents.waiting,
         "units": contents.units,
         # A clocked memory that is no block memory is read into registers.
         "read": sum(

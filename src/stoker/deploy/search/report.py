@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -10,12 +11,15 @@ import msgspec
 from msgspec import structs
 
 from stoker.core.units import format_seconds
+from stoker.deploy.ir.host_tables import tables_of
 from stoker.deploy.rtl.engine.cycles import cycles_by_value
 from stoker.deploy.rtl.engine.shape import EngineShape
 from stoker.deploy.rtl.folding import Folding
+from stoker.deploy.rtl.generate import design_digest
+from stoker.deploy.rtl.top_text import number_bytes
 from stoker.deploy.search.engine_model import engine_memories
 from stoker.deploy.search.engines import EngineDesign
-from stoker.deploy.search.families import DataflowDesign, SolvedDesign
+from stoker.deploy.search.families import Dataflow, DataflowDesign, SolvedDesign
 from stoker.deploy.search.memory_forms import MappedMemory, MemoryShape, mapped
 from stoker.deploy.search.model import KINDS, DeviceDemand, node_contents
 from stoker.deploy.search.searching import DesignLimits, FamilyOutcome, FoundDesign, RefusedFamily, SearchOutcome
@@ -26,6 +30,8 @@ from stoker.records.deploy.search import (
     DesignRow,
     FamilyRow,
     FoldingProof,
+    HostedTable,
+    LayerForm,
     LayerRow,
     MemoryRow,
     SearchLimits,
@@ -69,6 +75,8 @@ def report_of(
         front=tuple(_row(found, part) for found in outcome.front),
         families=tuple(families),
         nearest=None if outcome.pick else _row(shown, part),
+        command=_command(shown), design=_digest(shown), forms=tuple(_forms(outcome)),
+        tables=tuple(_tables(shown)),
         misses=() if outcome.pick else tuple(misses(shown, wanted, part)),
         notes=tuple(_notes(outcome, wanted, part, clock_mhz)),
     )  # fmt: skip
@@ -92,9 +100,9 @@ def read_pick(path: Path, digest: str) -> DesignRow:
     return pick
 
 
-def picked_package(path: Path) -> str:
-    """The package of the design that a search picked, as it was named. Errors of :func:`read_pick`."""
-    return _picked(path)[0].package
+def picked_design(path: Path) -> DesignRow:
+    """The design that a search picked, of whatever package. Errors of :func:`read_pick`."""
+    return _picked(path)[0]
 
 
 def foldings_of(pick: DesignRow) -> dict[str, Folding]:
@@ -145,8 +153,10 @@ def _row(found: FoundDesign, part: Fpga) -> DesignRow:
     demand = design.estimate.demand
     by_kind = shares(demand, part)
     foldings, engine = dict[str, tuple[int, int, int]](), dict[str, int]()
+    constant, away = tuple[str, ...](), tuple[str, ...]()
     if isinstance(design, DataflowDesign):
         foldings = {name: (fold.pe, fold.lanes, fold.taps) for name, fold in design.foldings.items()}
+        constant, away = design.chosen.constant, design.structure.host_tables
     if isinstance(design, EngineDesign):
         engine = structs.asdict(design.image.shape)
     return DesignRow(
@@ -154,8 +164,85 @@ def _row(found: FoundDesign, part: Fpga) -> DesignRow:
         latency_cycles=design.latency_cycles, clock_mhz=design.estimate.clock_mhz, multipliers=design.multipliers,
         luts=demand.luts, flip_flops=demand.flip_flops, dsps=demand.dsps, block_rams=demand.block_rams,
         share=design.share, binding=max(by_kind, key=lambda kind: by_kind[kind]),
-        loss_frac=found.family.package.loss_frac, foldings=foldings, engine=engine,
+        loss_frac=found.family.package.loss_frac, foldings=foldings, constant=constant, host_tables=away, engine=engine,
     )  # fmt: skip
+
+
+def _command(found: FoundDesign) -> str:
+    """The command that writes just this design, without the report."""
+    design, words = found.design, ["stoker", "deploy", "rtl", found.family.package.name, "--out", "rtl"]
+    if isinstance(design, EngineDesign):
+        shape = design.image.shape
+        words += ["--structure", "engine", "--lanes", str(shape.lanes)]
+        rooms = {
+            "data": shape.data_words, "weights": shape.weight_words, "tables": shape.table_words,
+            "scales": shape.scale_words, "instructions": shape.instructions,
+        }  # fmt: skip
+        for name, size in rooms.items():
+            words += ["--memory", f"{name}={size}"]
+    if isinstance(design, DataflowDesign):
+        for name, each in design.chosen.layers.items():
+            fold = each.folding
+            form = ("--constant", f"{name}={fold.pe}") if each.constant else (
+                "--fold", f"{name}={fold.pe}x{fold.lanes}x{fold.taps}"
+            )  # fmt: skip
+            words += form
+        for name in design.structure.host_tables:
+            words += ["--host-table", name]
+    return shlex.join(words)
+
+
+def _digest(found: FoundDesign) -> str:
+    family, design = found.family, found.design
+    if not isinstance(family, Dataflow) or not isinstance(design, DataflowDesign):
+        return ""
+    return design_digest(family.written(design), family.package.digest)
+
+
+def _forms(outcome: SearchOutcome) -> Iterator[LayerForm]:
+    """The forms of the shown design's layers, whichever family it is of: one with weights in the circuit knows both."""
+    family, design = _with_constants(outcome), outcome.nearest.design
+    if family is None or not isinstance(design, DataflowDesign):
+        return
+    for name, forms in family.forms(design.cycles).items():
+        taken = design.chosen.layers[name]
+        # What was chosen may be another folding than the least by itself: its stream's words cost, too.
+        for each in [taken if form.constant == taken.constant else form for form in forms]:
+            yield LayerForm(
+                layer=name, form="circuit" if each.constant else "memories", taken=each is taken,
+                fold=_fold(each.folding), cycles=each.cycles, luts=each.demand.luts,
+                flip_flops=each.demand.flip_flops, dsps=each.demand.dsps, block_rams=each.demand.block_rams,
+            )  # fmt: skip
+
+
+def _with_constants(outcome: SearchOutcome) -> Dataflow | None:
+    """The dataflow family of the shown package, the one that may have weights in the circuit if there are two."""
+    package = outcome.nearest.family.package
+    own = [each.family for each in outcome.families if isinstance(each.family, Dataflow)]
+    own = [each for each in own if each.package is package]
+    return max(own, key=lambda each: each.weights == "any", default=None)
+
+
+def _fold(folding: Folding) -> str:
+    return f"{folding.pe} x {folding.lanes} x {folding.taps}"
+
+
+def _tables(found: FoundDesign) -> Iterator[HostedTable]:
+    """Tables with the streams that lead to them: row numbers to the chip, or rows from the host."""
+    design = found.design
+    if not isinstance(design, DataflowDesign):
+        return
+    structure = design.structure
+    units = {node.layer: node for node in structure.nodes.values() if node.layer}
+    for each in tables_of(found.family.package.graph):
+        away = each.layer in structure.host_tables
+        node = units[each.layer]
+        stream = node.stream if away else structure.nodes[node.sources[0]].stream
+        yield HostedTable(
+            layer=each.layer, rows=each.rows, size=each.size, bits=each.bits, on_host=away,
+            sample_bytes=each.host_bytes if away else each.chip_bytes, bus_bits=8 * number_bytes(stream) * stream.lanes,
+            words=stream.words,
+        )  # fmt: skip
 
 
 def _proof(design: SolvedDesign) -> FoldingProof | None:
@@ -163,8 +250,8 @@ def _proof(design: SolvedDesign) -> FoldingProof | None:
         return None
     found = design.certificate
     return FoldingProof(
-        combinations=found.combinations, choices=found.choices, objective=found.objective, bound=found.bound,
-        gap=found.gap,
+        combinations=found.combinations, choices=found.choices, largest=found.largest, bound=found.bound, gap=found.gap,
+        rest=found.rest, rest_bound=found.rest_bound, more_bytes=found.more_bytes,
     )  # fmt: skip
 
 
@@ -180,12 +267,12 @@ def _units(design: DataflowDesign, family: Family) -> Iterator[LayerRow]:
     for name, node in structure.nodes.items():
         if not node.module:
             continue
-        fold = design.foldings.get(node.layer) if node.module == "matrix_unit" else None
+        fold = design.foldings.get(node.layer) if node.module in ("matrix_unit", "constant_unit") else None
         demand: DeviceDemand = design.estimate.nodes[name]
         memories = [(shape, mapped(shape, family)) for shape in node_contents(node).memories]
         yield LayerRow(
             layer=node.layer or name, kind=node.module, cycles=node.cycles, busy_frac=node.cycles / structure.cycles,
-            fold=f"{fold.pe} x {fold.lanes} x {fold.taps}" if fold else "", luts=demand.luts,
+            fold=_fold(fold) if fold else "", luts=demand.luts,
             flip_flops=demand.flip_flops, dsps=demand.dsps, block_rams=demand.block_rams,
             memories=tuple(_memory(*each) for each in memories),
         )  # fmt: skip
@@ -213,7 +300,8 @@ def _memory(shape: MemoryShape, found: MappedMemory) -> MemoryRow:
 def _family(outcome: FamilyOutcome, whole: SearchOutcome, wanted: DesignLimits, part: Fpga) -> FamilyRow:
     family = outcome.family
     return FamilyRow(
-        package=family.package.name, structure=family.structure, requantiser=family.requantiser, tried=outcome.tried,
+        package=family.package.name, structure=family.structure, weights=family.weights,
+        requantiser=family.requantiser, tried=outcome.tried,
         why="" if whole.pick is outcome.best else _why(outcome.best, whole.pick, wanted, part),
         front=tuple(_row(found, part) for found in outcome.front),
     )  # fmt: skip
@@ -224,6 +312,11 @@ def _why(best: FoundDesign, pick: FoundDesign | None, wanted: DesignLimits, part
     if best.excess > 1:
         return "its nearest design has " + "; ".join(misses(best, wanted, part))
     assert pick is not None, "a design that keeps the limits is picked, or another is"
+    more, own = best.design.host_bytes, pick.design.host_bytes
+    if more > own and (wanted.is_paced or best.design.interval == pick.design.interval):
+        return f"a sample sends {more:,} bytes more for tables on the host where the pick sends {own:,}"
+    if (best.design.order, best.design.interval) == (pick.design.order, pick.design.interval):
+        return "no better than the pick"
     if wanted.is_paced:
         return (
             f"takes {100 * best.design.share:.0f} % of the device where the pick takes {100 * pick.design.share:.0f} %"
@@ -244,3 +337,16 @@ def _notes(
     names = [each.family.package.name for each in outcome.families if each.family.package.loss_frac is None]
     if names and math.isfinite(wanted.loss_frac):
         yield f"no accuracy was recorded for {', '.join(dict.fromkeys(names))}: its loss is not limited"
+    family, design = _with_constants(outcome), outcome.nearest.design
+    if family is not None and isinstance(design, DataflowDesign):
+        if family.model.sums_off is None:
+            yield f"weights are in memories: the model of {family.model.family} was fitted to no unit with others"
+        if family.constants.sums and (off := family.model.sums_off):
+            yield (
+                f"lookup tables of designs with weights in the circuit: {100 * off.median_frac:.0f} % off in the "
+                f"median and {100 * off.worst_frac:.0f} % at most, of {off.designs} that the model was fitted to"
+            )
+        for name, why in family.constants.refused.items():
+            yield f"weights of {name} are in memories: {why}"
+    if isinstance(design, DataflowDesign) and design.chosen.constant:
+        yield "weights in the circuit are another circuit with each training; `--weights memories` keeps them out of it"

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from stoker.core import pareto
 from stoker.deploy.search.families import SolvedDesign, StructureFamily
+from stoker.deploy.search.model import KINDS
+from stoker.deploy.search.solving import share_of, shares
 from stoker.deploy.tools.devices import Fpga
 from stoker.records.deploy.hardware import UNPLACED
 
@@ -49,11 +51,15 @@ class DesignLimits:
         return self.rate_per_s > 0 or math.isfinite(self.latency_s)
 
     def slowness(self, design: SolvedDesign) -> float:
-        """The larger ratio of a design's latency and interval to what is allowed; at most 1 if it keeps both.
+        """The larger ratio of a design's latency and interval to what is allowed; at most 1 if it keeps both."""
+        return max(self.slownesses(design))
+
+    def slownesses(self, design: SolvedDesign) -> tuple[float, float]:
+        """Both ratios, of the latency and of the interval.
 
         Speed is limited only where a clock is known (:func:`check_clock`): else both limits are endless.
         """
-        return max(design.latency / self.latency_s, self.rate_per_s * design.interval)
+        return design.latency / self.latency_s, self.rate_per_s * design.interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +69,17 @@ class FoundDesign:
     Attributes:
         family: that it is of.
         design: solved.
-        excess: the largest ratio to a limit; at most 1 if it keeps all.
+        ratios: to limits, the largest first; where it keeps one, 1.
     """
 
     family: StructureFamily
     design: SolvedDesign
-    excess: float
+    ratios: tuple[float, ...]
+
+    @property
+    def excess(self) -> float:
+        """The largest ratio to a limit; 1 if it keeps all."""
+        return self.ratios[0]
 
     @property
     def loss_frac(self) -> float:
@@ -115,7 +126,7 @@ class SearchOutcome:
     Attributes:
         pick: the design to build; None if none keeps the limits.
         nearest: the one that misses them least; the pick, if there is one.
-        front: designs that no other beats in interval, latency, share and loss, the fastest first.
+        front: designs that no other beats in interval, latency, share, loss and bytes from the host, the fastest first.
         families: in the order given.
     """
 
@@ -174,17 +185,20 @@ def search(families: Sequence[StructureFamily], wanted: DesignLimits) -> SearchO
 
 def _figures(found: FoundDesign) -> tuple[float, ...]:
     design = found.design
-    return design.interval, design.latency, design.share, found.loss_frac
+    return design.interval, design.latency, design.share, found.loss_frac, design.host_bytes
 
 
 def _merit(found: FoundDesign, wanted: DesignLimits) -> tuple[float, ...]:
-    """Less is better: keeping the limits first, then the share, or the interval where no speed was asked for."""
-    if found.excess > 1.0:
-        return found.excess, 0.0, 0.0
+    """Less is better: keeping the limits first, then the share, or the interval where no speed was asked for.
+
+    Of designs that miss limits, the one whose largest miss is least; of equal ones, whose next is least, and so on.
+    """
     design = found.design
+    if found.excess > 1.0:
+        return (*found.ratios, *design.order)
     if wanted.is_paced:
-        return 1.0, design.objective, design.interval
-    return 1.0, design.interval, design.objective
+        return 1.0, design.host_bytes, *design.order, design.interval
+    return 1.0, design.interval, design.host_bytes, *design.order
 
 
 @dataclass
@@ -203,8 +217,24 @@ class _FamilySearch:
         wanted = self.wanted
         if wanted.is_paced:
             self._first(paces, lambda found: wanted.slowness(found.design) > 1.0)
-        self._first(paces, lambda found: found.design.share <= max(1.0, wanted.slowness(found.design)))
-        return min(self.found.values(), key=lambda each: _merit(each, wanted))
+        best, kinds = self._best(), list(KINDS)
+        while kinds:
+            # The place where these kinds fit, or are missed as much as the speed is; the one that is missed most may be
+            # missed by as much at all paces, and then the others decide.
+            self._first(paces, lambda found: max(self._shares(found, kinds)) <= max(1.0, wanted.slowness(found.design)))
+            best = self._best()
+            worst = dict(zip(kinds, self._shares(best, kinds), strict=True))
+            kinds.remove(max(kinds, key=lambda kind: worst[kind]))
+            if best.excess <= 1.0:
+                break
+        return best
+
+    def _best(self) -> FoundDesign:
+        return min(self.found.values(), key=lambda each: _merit(each, self.wanted))
+
+    def _shares(self, found: FoundDesign, kinds: Sequence[str]) -> list[float]:
+        part = self.family.part
+        return [share_of(found.design.estimate.demand.of(kind), getattr(part, kind)) for kind in kinds]
 
     def _first(self, paces: Sequence[int], holds: Callable[[FoundDesign], bool]) -> None:
         """Solves around the fastest pace from which on something holds."""
@@ -221,8 +251,9 @@ class _FamilySearch:
             design, wanted = self.family.design(cycles), self.wanted
             loss = self.family.package.loss_frac
             lost = 0.0 if loss is None or not math.isfinite(wanted.loss_frac) else _ratio(loss, wanted.loss_frac)
-            excess = max(design.share, wanted.slowness(design), lost)
-            self.found[cycles] = FoundDesign(family=self.family, design=design, excess=excess)
+            taken = shares(design.estimate.demand, self.family.part).values()
+            ratios = sorted((max(1.0, each) for each in (*taken, *wanted.slownesses(design), lost)), reverse=True)
+            self.found[cycles] = FoundDesign(family=self.family, design=design, ratios=tuple(ratios))
         return self.found[cycles]
 
 

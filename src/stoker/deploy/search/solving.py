@@ -1,29 +1,37 @@
-"""The foldings of a design that take the least share of a part, solved exactly as a mixed-integer program.
+"""The design that takes the least share of a part, solved exactly as mixed-integer programs, one after another.
 
-One folding of each layer is taken. What a design takes of each kind of resource is a sum over layers and over streams
-that are resized, so the largest of the shares is the least number above all of them: a linear program but for the whole
-numbers, which HiGHS (Huangfu, Hall, 2018) solves with a proof.
+One form of each layer is taken, and each table is on the chip or on the host. What a design takes of each kind of
+resource is a sum over layers and over streams that are resized, so the largest of the shares is the least number above
+all of them: a linear program but for the whole numbers, which HiGHS (Huangfu, Hall, 2018) solves with a proof. What is
+wanted has an order: all tables on the chip, or the fewest bytes from the host with which the design fits; then the
+least largest share; then, of designs within :data:`BAND` of that, the least sum of all shares.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stoker.core.extras import require
 from stoker.deploy.rtl.folding import Folding
 from stoker.deploy.search.model import KINDS, DeviceDemand, ResourceModel
-from stoker.deploy.search.space import ChoiceSpace, resized
+from stoker.deploy.search.space import ChoiceSpace, FoldingChoice, resized
 from stoker.deploy.tools.devices import Fpga
 
-SPREAD = 1e-3
-"""Weight of the sum of all shares next to the largest: among designs with equal largest shares, the smaller one."""
+BAND = 1e-3
+"""How far, relatively, the largest share may be above the least one for the sake of the others."""
 _UNLIMITED = 1e4
 """Share of a resource that a part does not have, for each one that is taken: never worth it, and never infinite."""
+_ROUNDING = 1e-6
+"""What a program's solver takes for equal."""
+
+Order = tuple[float, float]
+"""The largest share, then the sum of all: less is better, in this order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,21 +39,54 @@ class FoldingCertificate:
     """What was proven.
 
     Attributes:
-        combinations: of foldings as fast as was asked.
+        combinations: of forms as fast as was asked, with the weights in memories and in the circuit.
         choices: that none beats, over all layers.
-        objective: largest share and :data:`SPREAD` of their sum, of the solution.
-        bound: no combination is below this.
+        largest: share of the solution.
+        bound: no combination has its largest share below this.
+        rest: the sum of all shares of the solution.
+        rest_bound: no combination whose largest share is within :data:`BAND` of the least has a sum below this.
+        more_bytes: of a sample for tables on the host; no cut of fewer bytes lets a design fit.
     """
 
     combinations: int
     choices: int
-    objective: float
+    largest: float
     bound: float
+    rest: float
+    rest_bound: float
+    more_bytes: int = 0
 
     @property
     def gap(self) -> float:
-        """How far the solution may be above the best there is, relatively."""
-        return max(0.0, self.objective - self.bound) / max(self.objective, 1e-12)
+        """How far the largest share may be above the least there is, relatively."""
+        return max(0.0, self.largest - self.bound) / max(self.largest, 1e-12)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenDesign:
+    """What was chosen.
+
+    Attributes:
+        layers: form of each layer.
+        host_tables: tables on the host.
+        demand: of all of it.
+        certificate: of the choice.
+    """
+
+    layers: Mapping[str, FoldingChoice]
+    host_tables: tuple[str, ...]
+    demand: DeviceDemand
+    certificate: FoldingCertificate
+
+    @property
+    def foldings(self) -> dict[str, Folding]:
+        """What each layer computes in a cycle."""
+        return {name: each.folding for name, each in self.layers.items()}
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """Layers whose weights are part of the circuit."""
+        return tuple(name for name, each in self.layers.items() if each.constant)
 
 
 def share_of(taken: float, there: int) -> float:
@@ -58,19 +99,22 @@ def shares(demand: DeviceDemand, part: Fpga) -> dict[str, float]:
     return {kind: share_of(demand.of(kind), getattr(part, kind)) for kind in KINDS}
 
 
-def objective(demand: DeviceDemand, part: Fpga) -> float:
-    """What is made least: the largest share, and :data:`SPREAD` of the sum."""
+def order_of(demand: DeviceDemand, part: Fpga) -> Order:
+    """What is made least."""
     found = shares(demand, part).values()
-    return max(found) + SPREAD * sum(found)
+    return max(found), sum(found)
 
 
-def demand_of(space: ChoiceSpace, chosen: Mapping[str, int], model: ResourceModel) -> DeviceDemand:
+def demand_of(
+    space: ChoiceSpace, chosen: Mapping[str, int], model: ResourceModel, host_tables: Collection[str] = ()
+) -> DeviceDemand:  # fmt: skip
     """What a design takes.
 
     Args:
         space: that is chosen from.
         chosen: the number of each layer's choice.
         model: of the part's family.
+        host_tables: tables on the host.
     """
     found = space.rest
     for name, choices in space.layers.items():
@@ -81,44 +125,67 @@ def demand_of(space: ChoiceSpace, chosen: Mapping[str, int], model: ResourceMode
             for end in (meeting.given, meeting.wanted)
         )
         found += resized(meeting, given, wanted, model)
+    for table in space.tables:
+        if table.layer in host_tables:
+            found -= table.saved
     return found
 
 
-def least_share(space: ChoiceSpace, part: Fpga, model: ResourceModel) -> tuple[dict[str, Folding], FoldingCertificate]:
-    """The foldings with the least objective, and the proof.
+def least_share(space: ChoiceSpace, part: Fpga, model: ResourceModel, room: float = 1.0) -> ChosenDesign:
+    """The design that is first in the order, and the proof.
+
+    Args:
+        space: that is chosen from.
+        part: on which.
+        model: of what it takes.
+        room: share of each resource within which a design fits.
 
     Raises:
         MissingExtraError: scipy is not installed.
     """
-    program = _Program(space, part, model)
-    chosen, bound = program.solved()
-    demand = demand_of(space, chosen, model)
+    found = _Program(space, part, model, room).solved()
+    demand = demand_of(space, found.chosen, model, found.host_tables)
+    largest, rest = order_of(demand, part)
     certificate = FoldingCertificate(
-        combinations=space.combinations, choices=sum(map(len, space.layers.values())),
-        objective=objective(demand, part), bound=bound,
+        combinations=space.combinations, choices=sum(map(len, space.layers.values())), largest=largest,
+        bound=found.bound, rest=rest, rest_bound=found.rest_bound,
+        more_bytes=sum(table.more_bytes for table in space.tables if table.layer in found.host_tables),
     )  # fmt: skip
-    return {name: space.layers[name][at].folding for name, at in chosen.items()}, certificate
+    layers = {name: space.layers[name][at] for name, at in found.chosen.items()}
+    return ChosenDesign(layers=layers, host_tables=found.host_tables, demand=demand, certificate=certificate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Solution:
+    """The number of each layer's choice, tables on the host, and bounds of both shares."""
+
+    chosen: Mapping[str, int]
+    host_tables: tuple[str, ...]
+    bound: float
+    rest_bound: float
 
 
 class _Program:
-    """Variables: the largest share; one of each choice; one of each pair of widths that meet.
+    """Variables: the largest share; one of each choice, of each table on the host, of each pair of widths that meet.
 
     A pair's variable is at least the sum of both ends' choices less one, and costs something: so it is that, and needs
     not be whole.
     """
 
-    def __init__(self, space: ChoiceSpace, part: Fpga, model: ResourceModel) -> None:
-        self.space, self.part, self.model = space, part, model
+    def __init__(self, space: ChoiceSpace, part: Fpga, model: ResourceModel, room: float) -> None:
+        self.space, self.part, self.model, self.room = space, part, model, room
         self.first: dict[str, int] = {}
         count = 1
         for name, choices in space.layers.items():
             self.first[name] = count
             count += len(choices)
-        self.whole = count
+        self.tables = count
+        self.whole = count + len(space.tables)
         self.taken: list[DeviceDemand] = [DeviceDemand()] * count
         for name, choices in space.layers.items():
             for at, choice in enumerate(choices):
                 self.taken[self.first[name] + at] = choice.demand
+        self.taken += [DeviceDemand() - table.saved for table in space.tables]
         self.rows: list[tuple[dict[int, float], float, float]] = [
             ({self.first[name] + at: 1.0 for at in range(len(choices))}, 1.0, 1.0)
             for name, choices in space.layers.items()
@@ -149,40 +216,79 @@ class _Program:
             found[end.lanes(choice)].append(self.first[layer] + at)
         return found
 
-    def solved(self) -> tuple[dict[str, int], float]:
-        """The number of each layer's choice, and the bound of the objective."""
-        optimize: Any = require("scipy.optimize", extra="plan")
-        sparse: Any = require("scipy.sparse", extra="plan")
-        count = len(self.taken)
+    def solved(self) -> _Solution:
+        """Solves one program for each part of the order."""
+        self._arrange()
+        upper = np.ones(len(self.taken))
+        upper[0] = np.inf
+        upper[self.tables : self.whole] = 0
+        largest = np.zeros(len(self.taken))
+        largest[0] = 1.0
+        found = self._solve(largest, upper)
+        if self.space.tables and found.fun > self.room:
+            upper = self._fewest_bytes(upper)
+            found = self._solve(largest, upper)
+        assert found.x is not None, found.message  # each layer has a choice, and shares have no limit
+        bound = float(found.mip_dual_bound)
+        upper[0] = found.x[0] * (1 + BAND) + _ROUNDING
+        least = self._solve(self.sums, upper)
+        assert least.x is not None, least.message  # the solution before is one
+        chosen = {
+            name: int(np.argmax(least.x[first : first + len(self.space.layers[name])]))
+            for name, first in self.first.items()
+        }
+        hosted = least.x[self.tables : self.whole]
+        away = tuple(table.layer for table, at in zip(self.space.tables, hosted, strict=True) if at > 1 / 2)
+        rest = sum(shares(self.space.rest, self.part).values())
+        return _Solution(
+            chosen=chosen, host_tables=away, bound=bound, rest_bound=float(least.mip_dual_bound) + rest
+        )  # fmt: skip
+
+    def _fewest_bytes(self, upper: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Bounds under which as few bytes come from the host as let the design fit; any where none do."""
+        upper = upper.copy()
+        upper[self.tables : self.whole] = 1
+        bytes_more = np.zeros(len(self.taken))
+        bytes_more[self.tables : self.whole] = [table.more_bytes for table in self.space.tables]
+        fitting = upper.copy()
+        fitting[0] = self.room
+        found = self._solve(bytes_more, fitting)
+        if found.x is not None:
+            at = {int(place): float(bytes_more[place]) for place in np.flatnonzero(bytes_more)}
+            self._add(at, -np.inf, round(found.fun))
+        return upper
+
+    def _arrange(self) -> None:
+        """Rows of the program: each resource within the largest share, then those of choices and pairs."""
         per_kind = np.array(
             [[share_of(each.of(kind), getattr(self.part, kind)) for each in self.taken] for kind in KINDS]
         )
+        self.sums = per_kind.sum(axis=0)
         rest = shares(self.space.rest, self.part)
-        cost = SPREAD * per_kind.sum(axis=0)
-        cost[0] = 1.0
-        rows, low, high = list[Any](), list[float](), list[float]()
+        self.matrix, self.low, self.high = list[Any](), list[float](), list[float]()
         for kind, row in zip(KINDS, per_kind, strict=True):
             row[0] = -1.0
-            rows.append(row)
-            low.append(-np.inf)
-            high.append(-rest[kind])
+            self.matrix.append(row)
+            self.low.append(-np.inf)
+            self.high.append(-rest[kind])
         for terms, least, most in self.rows:
-            row = np.zeros(count)
-            row[list(terms)] = list(terms.values())
-            rows.append(row)
-            low.append(least)
-            high.append(most)
-        whole = np.zeros(count)
+            self._add(terms, least, most)
+
+    def _add(self, terms: Mapping[int, float], least: float, most: float) -> None:
+        row = np.zeros(len(self.taken))
+        row[list(terms)] = list(terms.values())
+        self.matrix.append(row)
+        self.low.append(least)
+        self.high.append(most)
+
+    def _solve(self, cost: NDArray[np.float64], upper: NDArray[np.float64]) -> Any:
+        """A solution of scipy's, without an ``x`` where there is none."""
+        optimize: Any = require("scipy.optimize", extra="plan")
+        sparse: Any = require("scipy.sparse", extra="plan")
+        whole = np.zeros(len(self.taken))
         whole[1 : self.whole] = 1
-        upper = np.ones(count)
-        upper[0] = np.inf
-        found = optimize.milp(
-            cost, integrality=whole, bounds=optimize.Bounds(0, upper), options={"mip_rel_gap": 1e-6},
-            constraints=optimize.LinearConstraint(sparse.csr_matrix(np.array(rows)), low, high),
+        rows = optimize.LinearConstraint(sparse.csr_matrix(np.array(self.matrix)), self.low, self.high)
+        return optimize.milp(
+            cost, integrality=whole, bounds=optimize.Bounds(0, upper), constraints=rows,
+            options={"mip_rel_gap": _ROUNDING},
         )  # fmt: skip
-        assert found.x is not None, found.message  # each layer has a choice, and shares have no limit
-        chosen = {
-            name: int(np.argmax(found.x[first : first + len(self.space.layers[name])]))
-            for name, first in self.first.items()
-        }
-        return chosen, float(found.mip_dual_bound) + SPREAD * sum(rest.values())

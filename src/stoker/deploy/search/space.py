@@ -10,28 +10,47 @@ from stoker.core import pareto
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import accumulator
 from stoker.deploy.ir.graph import IntegerGraph
-from stoker.deploy.rtl.folding import Folding, LayerWork, folded
-from stoker.deploy.rtl.mapping import lower, matrix_parameters, resize_steps
+from stoker.deploy.ir.host_tables import tables_of
+from stoker.deploy.rtl.constant_sums import ConstantSums
+from stoker.deploy.rtl.folding import Folding, LayerWork, constant_folding, divisors, folded
+from stoker.deploy.rtl.mapping import constant_layer, constant_parameters, lower, matrix_parameters, resize_steps
 from stoker.deploy.rtl.structure import Structure
-from stoker.deploy.search.contents import contents_of
+from stoker.deploy.search.contents import contents_of, sums_contents
 from stoker.deploy.search.model import KINDS, DeviceDemand, ResourceModel, estimated, node_contents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldingChoice:
-    """A folding of a layer.
+    """A form of a layer's unit.
 
     Attributes:
-        folding: of its unit.
+        folding: of it.
         cycles: of a sample.
         lanes_out: numbers of a word of its results.
         demand: of the unit.
+        constant: whether the weights are part of the circuit; else they are in memories.
     """
 
     folding: Folding
     cycles: int
     lanes_out: int
     demand: DeviceDemand
+    constant: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableChoice:
+    """A table that may stay on the host.
+
+    Attributes:
+        layer: the value that its rows become.
+        saved: what its unit takes on the chip.
+        more_bytes: what a sample sends more where it is on the host.
+    """
+
+    layer: str
+    saved: DeviceDemand
+    more_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +96,16 @@ class ChoiceSpace:
     Attributes:
         layers: choices of each layer, none of which another beats at the same widths.
         meetings: of streams of which at least one end is a layer's.
-        rest: what all else takes.
-        combinations: of all foldings that are as fast, before any was left out.
+        rest: what all else takes, tables included.
+        combinations: of all choices that are as fast, before any was left out.
+        tables: that may leave the chip.
     """
 
     layers: Mapping[str, Sequence[FoldingChoice]]
     meetings: Sequence[Meeting]
     rest: DeviceDemand
     combinations: int
+    tables: Sequence[TableChoice] = ()
 
 
 def resized(meeting: Meeting, given: int, wanted: int, model: ResourceModel) -> DeviceDemand:
@@ -97,9 +118,17 @@ def resized(meeting: Meeting, given: int, wanted: int, model: ResourceModel) -> 
 
 
 def all_choices(
-    graph: IntegerGraph, works: Mapping[str, LayerWork], model: ResourceModel
+    graph: IntegerGraph, works: Mapping[str, LayerWork], model: ResourceModel,
+    sums: Mapping[str, ConstantSums] | None = None,
 ) -> dict[str, list[FoldingChoice]]:  # fmt: skip
-    """Every folding of each layer."""
+    """Every folding of each layer.
+
+    Args:
+        graph: of the model.
+        works: of its layers.
+        model: of what they take.
+        sums: additions of layers that may have their weights in the circuit.
+    """
     found: dict[str, list[FoldingChoice]] = {}
     for operation in graph.operations:
         work = works.get(operation.output)
@@ -115,8 +144,26 @@ def all_choices(
                     demand=model.demand(contents_of("matrix_unit", parameters)),
                 )
             )  # fmt: skip
+        if sums and operation.output in sums:
+            choices += _constant_choices(operation, graph, work, model, sums[operation.output])
         found[operation.output] = choices
     return found
+
+
+def _constant_choices(
+    operation: op.Linear | op.Convolution, graph: IntegerGraph, work: LayerWork, model: ResourceModel,
+    sums: ConstantSums,
+) -> Iterator[FoldingChoice]:  # fmt: skip
+    """Forms of a layer with its weights in the circuit, by the results that leave in a cycle."""
+    layer = constant_layer(operation, graph, sums)
+    added = sums_contents(sums)
+    for results in divisors(work.outputs):
+        folding = constant_folding(operation.output, work, results)
+        parameters, _ = constant_parameters(operation, graph, work, folding, layer)
+        yield FoldingChoice(
+            folding=folding, cycles=work.cycles(folding), lanes_out=results, constant=True,
+            demand=model.demand(contents_of("constant_unit", parameters) + added),
+        )  # fmt: skip
 
 
 def space_for(
@@ -131,7 +178,7 @@ def space_for(
     Raises:
         ValueError: a layer can't be as fast.
     """
-    reference = lower(graph, folded(works, cycles))
+    reference = lower(graph, folded(works, cycles), filled=False)
     combinations = 1
     layers: dict[str, Sequence[FoldingChoice]] = {}
     for name in works:
@@ -148,8 +195,15 @@ def space_for(
     meetings = list(_meetings(graph, works, reference))
     return ChoiceSpace(
         layers=layers, meetings=meetings, rest=_rest(reference, model, _adapters(reference)),
-        combinations=combinations,
+        combinations=combinations, tables=list(_tables(graph, reference, model)),
     )  # fmt: skip
+
+
+def _tables(graph: IntegerGraph, reference: Structure, model: ResourceModel) -> Iterator[TableChoice]:
+    units = {node.layer: node for node in reference.nodes.values() if node.module == "lookup_unit"}
+    for each in tables_of(graph):
+        saved = model.demand(node_contents(units[each.layer]))
+        yield TableChoice(layer=each.layer, saved=saved, more_bytes=each.more_bytes)
 
 
 def _adapters(reference: Structure) -> set[str]:

@@ -6,7 +6,7 @@ frame around a design take.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -34,11 +34,13 @@ class Specimen:
         name: of it.
         graph: with random weights: synthesis drops what constants make needless.
         foldings: of its layers.
+        constant: layers whose weights are part of the circuit.
     """
 
     name: str
     graph: IntegerGraph
     foldings: Mapping[str, Folding]
+    constant: Collection[str] = ()
 
 
 class _Sketch:
@@ -49,6 +51,7 @@ class _Sketch:
         self.chance = np.random.default_rng(_SEED)
         self.inputs: list[str] = []
         self.foldings: dict[str, Folding] = {}
+        self.constant: list[str] = []
 
     def input(self, *shape: int, bits: int = 8, signed: bool = False) -> str:
         made = self.to.value("x", shape, _grid(bits, signed))
@@ -82,6 +85,11 @@ class _Sketch:
                 stride=(stride, stride), padding=(edge, edge, edge, edge), groups=groups,
             )
         )  # fmt: skip
+
+    def in_circuit(self, layer: str) -> str:
+        """Puts a layer's weights into the circuit; its folding spans whole windows."""
+        self.constant.append(layer)
+        return layer
 
     def max_pool(self, source: str, size: int = 2) -> str:
         name = self.to.value("pool", (1, 1, 1), self.to.grid(source))
@@ -162,7 +170,9 @@ class _Sketch:
             inputs=ports[0], outputs=ports[1], values=self.to.values, operations=tuple(self.to.operations),
             constants=self.to.constants,
         )  # fmt: skip
-        return Specimen(name=name, graph=checked(with_ranges(graph)), foldings=self.foldings)
+        return Specimen(
+            name=name, graph=checked(with_ranges(graph)), foldings=self.foldings, constant=tuple(self.constant)
+        )  # fmt: skip
 
     def _weights(self, name: str, shape: tuple[int, ...], bits: int) -> tuple[str, str]:
         low, high = type_range(bits, True)
@@ -187,7 +197,7 @@ def _grid(bits: int, signed: bool) -> Grid:
 
 def specimens() -> tuple[Specimen, ...]:
     """All of them, in an order that does not change."""
-    return tuple(made() for made in (*_DENSE, *_IMAGES, *_SEVERAL))
+    return tuple(made() for made in (*_DENSE, *_IMAGES, *_SEVERAL, *_CONSTANT))
 
 
 def narrow_specimens() -> tuple[Specimen, ...]:
@@ -264,6 +274,33 @@ def _rescaled() -> Specimen:
     return net.specimen("rescale, conv", net.conv(net.rescale(net.input(8, 8, 4)), 4, (1, 1, 1)))
 
 
+def _constant_dense(inputs: int, outputs: int, results: int, weights: int, bits: int = 8, shift: int = 0) -> Specimen:
+    net = _Sketch()
+    name = f"constant dense {inputs}-{outputs} {results} w{weights}a{bits}{' shift' * shift}"
+    source = net.input(inputs, bits=bits)
+    made = net.dense(source, outputs, (results, inputs), weights=weights, bits=bits, shift=bool(shift))
+    return net.specimen(name, net.in_circuit(made))
+
+
+def _constant_conv(
+    size: int, channels: int, outputs: int, results: int, weights: int, kernel: int = 3, shift: int = 0
+) -> Specimen:  # fmt: skip
+    net = _Sketch()
+    name = f"constant conv {size}x{size}x{channels}-{outputs} k{kernel} {results} w{weights}{' shift' * shift}"
+    fold = (results, channels, kernel * kernel)
+    made = net.conv(net.input(size, size, channels), outputs, fold, kernel=kernel, weights=weights, shift=bool(shift))
+    return net.specimen(name, net.in_circuit(made))
+
+
+def _half_constant() -> Specimen:
+    """Three layers, of which the first and the last have their weights in the circuit."""
+    net = _Sketch()
+    found = net.in_circuit(net.conv(net.input(8, 8, 1), 8, (8, 1, 9), weights=4))
+    found = net.max_pool(net.conv(found, 8, (1, 4, 1)))
+    last = net.in_circuit(net.dense(net.dense(net.flat(found), 16, (1, 4)), 10, (2, 16), weights=6))
+    return net.specimen("constant conv, conv, pool, dense, constant dense", last)
+
+
 def _network(name: str, folds: tuple[tuple[int, int, int], ...]) -> Specimen:
     """Two convolutions, a pool, a residual convolution and two dense layers: what clocks of larger designs are."""
     net = _Sketch()
@@ -322,6 +359,21 @@ _SEVERAL: tuple[_Made, ...] = (
     partial(_network, "network, 23 multipliers", ((1, 1, 1), (1, 4, 3), (1, 2, 3), (1, 2, 1), (1, 1, 1))),
     partial(_network, "network, 58 multipliers", ((1, 1, 3), (4, 8, 1), (1, 4, 3), (1, 8, 1), (1, 1, 1))),
 )
+
+
+_CONSTANT: tuple[_Made, ...] = (
+    partial(_constant_dense, 16, 8, 8, 8),
+    partial(_constant_dense, 32, 10, 5, 4, 8, 1),
+    partial(_constant_dense, 24, 8, 2, 4),
+    partial(_constant_dense, 32, 16, 16, 2, 8, 1),
+    partial(_constant_dense, 24, 8, 1, 6, 8, 1),
+    partial(_constant_conv, 8, 1, 8, 8, 8),
+    partial(_constant_conv, 8, 1, 8, 2, 4, 3, 1),
+    partial(_constant_conv, 8, 4, 8, 2, 4),
+    partial(_constant_conv, 6, 8, 8, 4, 8, 1),
+    _half_constant,
+)
+"""Layers whose weights are part of the circuit."""
 
 
 def small_networks() -> tuple[Specimen, ...]:

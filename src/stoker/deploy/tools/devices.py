@@ -98,6 +98,7 @@ class Fpga:
         dsps: multipliers of 18 x 18, 25 x 18 on 7 series, that designs may use. None of iCE40: how many products share
             one of the eight that the UP5K has is left to synthesis, and the HX8K has none.
         block_rams: of 18 or, on iCE40, 4 kilobits.
+        pins: of its package that a design's ports may have; 0 where designs are not placed.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Fpga:
     flip_flops: int
     dsps: int
     block_rams: int
+    pins: int = 0
 
     @property
     def tools(self) -> FpgaTools:
@@ -120,11 +122,11 @@ class Fpga:
         return self.tools.placer is not None
 
 
-def _ecp5(size: str, package: str, luts: int, dsps: int, block_rams: int) -> Fpga:
+def _ecp5(size: str, package: str, pins: int, luts: int, dsps: int, block_rams: int) -> Fpga:
     options = (f"--{size}", "--package", package, "--speed", "6", "--lpf-allow-unconstrained")
     return Fpga(
         name=f"ecp5-{size}", family="ecp5", grade="6", options=options, luts=luts, flip_flops=luts, dsps=dsps,
-        block_rams=block_rams,
+        block_rams=block_rams, pins=pins,
     )  # fmt: skip
 
 
@@ -134,15 +136,15 @@ def _xc7(name: str, luts: int, dsps: int, block_rams: int) -> Fpga:
 
 
 FPGAS = (
-    _ecp5("25k", "CABGA381", 24_288, 28, 56),
-    _ecp5("45k", "CABGA554", 43_848, 72, 108),
-    _ecp5("85k", "CABGA756", 83_640, 156, 208),
+    _ecp5("25k", "CABGA381", 197, 24_288, 28, 56),
+    _ecp5("45k", "CABGA554", 245, 43_848, 72, 108),
+    _ecp5("85k", "CABGA756", 365, 83_640, 156, 208),
     Fpga(
-        name="ice40-up5k", family="ice40", grade="up", luts=5_280, flip_flops=5_280, dsps=0, block_rams=30,
+        name="ice40-up5k", family="ice40", grade="up", luts=5_280, flip_flops=5_280, dsps=0, block_rams=30, pins=39,
         options=("--up5k", "--package", "sg48", "--pcf-allow-unconstrained"),
     ),
     Fpga(
-        name="ice40-hx8k", family="ice40", grade="hx", luts=7_680, flip_flops=7_680, dsps=0, block_rams=32,
+        name="ice40-hx8k", family="ice40", grade="hx", luts=7_680, flip_flops=7_680, dsps=0, block_rams=32, pins=206,
         options=("--hx8k", "--package", "ct256", "--pcf-allow-unconstrained"),
     ),
     _xc7("xc7a35t", 20_800, 90, 50),

@@ -1,6 +1,6 @@
-"""A netlist for iCE40 with three pins: chains of registers take the place of what would be around a design.
+"""A netlist with three pins: chains of registers take the place of what would be around a design.
 
-A design has more ports than such a part has pins, and on a board most of them end inside the part. So each input comes
+A design may have more ports than a part has pins, and on a board most of them end inside the part. So each input comes
 out of a register, and each output goes into one: paths to and from them are timed, and cells of the chains are known.
 """
 
@@ -11,19 +11,36 @@ from typing import Any
 
 import msgspec
 
+from stoker.deploy.tools.devices import Fpga
+
 _CLOCK = "aclk"
 _XOR = f"{0x6666:016b}"
 """A lookup table of the first two of its four inputs."""
+_OF_ECP5 = {
+    "CEMUX": "1 ", "CLKMUX": "CLK", "GSR": "DISABLED", "LSRMUX": "LSR", "REGSET": "RESET", "SRMODE": "LSR_OVER_CE"
+}  # fmt: skip
+"""Parameters of a register without enable and reset; a text of noughts and ones has a blank behind it, by yosys."""
 
 
-def with_three_pins(netlist: bytes) -> tuple[bytes, int]:
-    """A netlist of yosys for iCE40 whose ports are a clock, an input and an output; and the logic cells of the chains.
+def needs_chains(netlist: bytes, part: Fpga) -> bool:
+    """Whether a design has more bits of ports than a part has pins for.
+
+    Args:
+        netlist: of yosys, flat, as JSON.
+        part: on which it is placed.
+    """
+    return sum(len(port["bits"]) for port in _top(msgspec.json.decode(netlist))["ports"].values()) > part.pins
+
+
+def with_three_pins(netlist: bytes, part: Fpga) -> tuple[bytes, int]:
+    """A netlist of yosys whose ports are a clock, an input and an output; and the logic cells of the chains.
 
     Args:
         netlist: flat, as JSON.
+        part: on which it is placed.
     """
     whole: dict[str, Any] = msgspec.json.decode(netlist)
-    top = next(each for each in whole["modules"].values() if _true(each["attributes"].get("top")))
+    top = _top(whole)
     ports: Mapping[str, Any] = top["ports"]
     fresh = _Fresh(top)
     (clock,) = ports[_CLOCK]["bits"]
@@ -34,15 +51,13 @@ def with_three_pins(netlist: bytes) -> tuple[bytes, int]:
     first = before = fresh.bit()
     cells: dict[str, Any] = top["cells"]
     for at, bit in enumerate(inputs):
-        cells[f"$chain$in{at}"] = _register(clock, before, bit)
+        cells[f"$chain$in{at}"] = _register(part, clock, before, bit)
         before = bit
     before = "0"
     for at, bit in enumerate(outputs):
         mixed, held = fresh.bit(), fresh.bit()
-        cells[f"$chain$mix{at}"] = _cell(
-            "SB_LUT4", {"LUT_INIT": _XOR}, {"I0": bit, "I1": before, "I2": "0", "I3": "0"}, {"O": mixed}
-        )  # fmt: skip
-        cells[f"$chain$out{at}"] = _register(clock, mixed, held)
+        cells[f"$chain$mix{at}"] = _mixing(part, bit, before, mixed)
+        cells[f"$chain$out{at}"] = _register(part, clock, mixed, held)
         before = held
     top["ports"] = {
         _CLOCK: {"direction": "input", "bits": [clock]}, "chain_in": {"direction": "input", "bits": [first]},
@@ -72,7 +87,21 @@ def _bits(module: Mapping[str, Any]) -> Iterator[int]:
             yield from (bit for bit in bits if isinstance(bit, int))
 
 
-def _register(clock: Any, given: Any, held: Any) -> dict[str, Any]:
+def _top(netlist: Mapping[str, Any]) -> Any:
+    return next(each for each in netlist["modules"].values() if _true(each["attributes"].get("top")))
+
+
+def _mixing(part: Fpga, first: Any, second: Any, mixed: Any) -> dict[str, Any]:
+    """A lookup table that depends on both."""
+    if part.family == "ecp5":
+        reads = {"A": first, "B": second, "C": "0", "D": "0"}
+        return _cell("LUT4", {"INIT": _XOR}, reads, {"Z": mixed})
+    return _cell("SB_LUT4", {"LUT_INIT": _XOR}, {"I0": first, "I1": second, "I2": "0", "I3": "0"}, {"O": mixed})
+
+
+def _register(part: Fpga, clock: Any, given: Any, held: Any) -> dict[str, Any]:
+    if part.family == "ecp5":
+        return _cell("TRELLIS_FF", _OF_ECP5, {"CLK": clock, "DI": given, "LSR": "0"}, {"Q": held})
     return _cell("SB_DFF", {}, {"C": clock, "D": given}, {"Q": held})
 
 

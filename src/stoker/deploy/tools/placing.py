@@ -12,7 +12,7 @@ from msgspec import structs
 from stoker.core.errors import ToolError
 from stoker.deploy.tools.devices import Fpga
 from stoker.deploy.tools.kept import kept
-from stoker.deploy.tools.pins import with_three_pins
+from stoker.deploy.tools.pins import needs_chains, with_three_pins
 from stoker.deploy.tools.running import run_tool
 from stoker.deploy.tools.synthesis import Resources
 from stoker.deploy.tools.wasm import command_of, prepare, version_of
@@ -63,8 +63,9 @@ def place(
         _REPORT,
     ]
     data, chains = netlist.read_bytes(), 0
-    if part.family == "ice40":
-        data, chains = with_three_pins(data)
+    # All of iCE40, so that clocks of small and large designs are of one kind: few designs have as few ports as pins.
+    if part.family == "ice40" or needs_chains(data, part):
+        data, chains = with_three_pins(data, part)
     text = data.decode()
 
     def make(made: Path) -> None:

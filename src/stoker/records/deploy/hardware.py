@@ -52,7 +52,7 @@ class DesignSummary(msgspec.Struct, frozen=True, kw_only=True):
     tables: tuple[PlacedTable, ...] = ()
     """Those that may be on either side; empty where nothing was asked about them."""
     whole_cycles: int | None = None
-    """Between two samples with all tables on the chip; None where they are."""
+    """Between two samples with all tables on the chip; None where they are, or can't be."""
 
 
 class VerifiedWay(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,6 +197,8 @@ class FittedDesign(msgspec.Struct, frozen=True, kw_only=True):
     """Between two samples."""
     latency_cycles: int
     """Cycles of a sample through an empty design, simulated."""
+    activity: DesignActivity | None = None
+    """Changes of bits that were counted in this design; None where they were not."""
 
     @property
     def latency_s(self) -> float | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from stoker.records.deploy.hardware import DesignActivity, PlacedTable
+
 FORMAT = 3
 
 
@@ -42,6 +44,10 @@ class DesignRow(msgspec.Struct, frozen=True, kw_only=True):
     loss_frac: float | None
     foldings: dict[str, tuple[int, int, int]] = {}
     """Results, channels and taps of each layer in a cycle, of a dataflow design."""
+    constant: tuple[str, ...] = ()
+    """Layers whose weights are part of the circuit."""
+    host_tables: tuple[str, ...] = ()
+    """Layers whose tables stay on the host."""
     engine: dict[str, int] = {}
     """Lanes of an engine, and words of its memories for one model."""
 
@@ -84,17 +90,48 @@ class LayerRow(msgspec.Struct, frozen=True, kw_only=True):
     memories: tuple[MemoryRow, ...]
 
 
+class LayerForm(msgspec.Struct, frozen=True, kw_only=True):
+    """The least unit of a layer that is as fast as the shown design, of one form."""
+
+    layer: str
+    form: str
+    """``memories`` or ``circuit``: where its weights are."""
+    taken: bool
+    fold: str
+    cycles: int
+    luts: float
+    flip_flops: float
+    dsps: int
+    block_rams: int
+
+
+class HostedTable(PlacedTable, frozen=True, kw_only=True):
+    """A table of embeddings of the shown design, and what goes to the chip for it."""
+
+    bus_bits: int
+    """Width of the AXI4-Stream that leads to it: row numbers, or rows, in whole bytes."""
+    words: int
+    """Words of that stream for a sample, one a cycle."""
+
+
 class FoldingProof(msgspec.Struct, frozen=True, kw_only=True):
-    """What was proven of the pick's foldings, in the model's terms."""
+    """What was proven of what was chosen for the pick, in the model's terms."""
 
     combinations: int
-    """How many foldings of all layers together are as fast."""
+    """How many forms of all layers together are as fast."""
     choices: int
-    """Foldings that none beats, over all layers."""
-    objective: float
+    """Forms that none beats, over all layers."""
+    largest: float
+    """Share of a resource."""
     bound: float
-    """No combination is below it."""
+    """No combination has its largest share below it."""
     gap: float
+    rest: float
+    """Sum of all shares."""
+    rest_bound: float
+    """No combination with about the least largest share has a sum below it."""
+    more_bytes: int = 0
+    """Those that a sample sends for tables on the host: no cut of fewer bytes lets a design fit."""
 
 
 class FamilyRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +139,8 @@ class FamilyRow(msgspec.Struct, frozen=True, kw_only=True):
 
     package: str
     structure: str
+    weights: str = ""
+    """Where they may be: ``memories``, or ``any`` for the circuit as well; empty of an engine."""
     requantiser: str
     tried: int
     """Designs solved for; 0 of a family that can't be built."""
@@ -127,13 +166,23 @@ class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
     """Units of the pick, or of the nearest design."""
     proof: FoldingProof | None
     front: tuple[DesignRow, ...]
-    """Designs that no other beats in rate, latency, share and loss, the fastest first."""
+    """Designs that no other beats in rate, latency, share, loss and bytes from the host, the fastest first."""
     families: tuple[FamilyRow, ...]
     nearest: DesignRow | None
     """The design that misses the limits least, if there is no pick."""
     misses: tuple[str, ...]
     """By how much it misses which limit."""
     notes: tuple[str, ...] = ()
+    command: str = ""
+    """That writes the pick, or the nearest design."""
+    design: str = ""
+    """Digest of what it writes; empty of an engine."""
+    forms: tuple[LayerForm, ...] = ()
+    """Where weights may be, by layer."""
+    tables: tuple[HostedTable, ...] = ()
+    """Tables of embeddings."""
+    activity: DesignActivity | None = None
+    """Changes of bits that were counted in just this design; None where they were not."""
     format: int = FORMAT
 
     @property
@@ -152,7 +201,7 @@ class CalibratedRow(msgspec.Struct, frozen=True, kw_only=True):
     dsps: tuple[int, int]
     block_rams: tuple[int, int]
     clock_mhz: tuple[float, float] | None
-    """None where designs are synthesised, not placed."""
+    """None where it was synthesised only."""
 
 
 class CalibrationReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from stoker.records.deploy.hardware import (
     VerifiedWay,
 )
 from stoker.ui.blocks import join, titled
+from stoker.ui.deploy.activity_words import ACTIVITY_HEAD, activity_rows, write_activity, write_uncounted
 from stoker.ui.report_text import Style
 from stoker.ui.tables import render_facts, render_table
 
@@ -35,7 +36,8 @@ def render_design(found: DesignSummary, style: Style | None = None) -> str:
     if away := [each for each in found.tables if each.on_host]:
         kbit = sum(each.bits for each in away) / 1000
         facts.append(("on the host", f"{len(away)} of {len(found.tables)} tables: {kbit:,.1f} kbit less on the chip"))
-        facts.append(("", f"with these on the chip, a sample takes {found.whole_cycles:,} cycles"))
+        if found.whole_cycles is not None:
+            facts.append(("", f"with these on the chip, a sample takes {found.whole_cycles:,} cycles"))
     rows = [
         [each.layer, each.kind, each.fold, f"{each.multipliers:,}", f"{each.cycles:,}",
          f"{100 * each.cycles / found.cycles:.0f} %"]
@@ -73,7 +75,7 @@ def render_verification(found: VerifiedDesign, style: Style | None = None) -> st
     if cells is not None:
         blocks.append(_netlist(cells, style))
     if found.activity is not None:
-        blocks.append(_activity(found.activity, style))
+        blocks.append(render_activity(found.activity, style))
     return join((render_facts(facts, style), *blocks), style, "")
 
 
@@ -108,16 +110,10 @@ def _netlist(found: VerifiedNetlist, style: Style) -> list[str]:
     return titled(f"Cells of {found.device}, as yosys made them of each unit, simulated", table, style)
 
 
-def _activity(found: DesignActivity, style: Style) -> list[str]:
-    rows = [
-        [each.layer or each.unit or "around", each.kind or "streams, counters, registers", f"{each.changes:,.0f}",
-         f"{100 * each.share_frac:.1f} %"]
-        for each in found.units
-    ]  # fmt: skip
-    rows.append(["all", "", f"{found.changes:,.0f}", ""])
-    head = ("result", "unit", "changes a sample", "share")
-    title = f"Changes of bits, over {found.samples:,} samples: an index to compare by, not power"
-    return titled(title, render_table(head, rows, style, right=(2, 3)), style)
+def render_activity(found: DesignActivity, style: Style) -> list[str]:
+    """Changes of bits by unit, as a block with a title."""
+    table = render_table(ACTIVITY_HEAD, activity_rows(found), style, right=(2, 3))
+    return titled(write_activity(found), table, style)
 
 
 def _updates(found: VerifiedUpdates, style: Style) -> list[str]:
@@ -131,8 +127,14 @@ def _updates(found: VerifiedUpdates, style: Style) -> list[str]:
     return titled(title, render_table(head, rows, style, right=(1, 2, 3, 4, 5, 6)), style)
 
 
-def render_fit(found: FittedDesign, style: Style | None = None) -> str:
-    """What a design takes of an FPGA, as a page of text."""
+def render_fit(found: FittedDesign, style: Style | None = None, counting: str = "") -> str:
+    """What a design takes of an FPGA, as a page of text.
+
+    Args:
+        found: what is shown.
+        style: what the terminal shows.
+        counting: the command that counts changes of bits; empty of a design in which they can't be.
+    """
     style = style or Style()
     estimate = "an estimate of open tools, no board was there"
     if found.clock_mhz is None or found.latency_s is None or found.rate_per_s is None:
@@ -151,5 +153,8 @@ def render_fit(found: FittedDesign, style: Style | None = None) -> str:
     kinds = {"LUTs": found.luts, "flip-flops": found.flip_flops, "DSPs": found.dsps, "block RAMs": found.block_rams}
     rows = [[kind, f"{taken:,}", f"{there:,}", f"{100 * taken / there:.0f} %" if there else "-"]
             for kind, (taken, there) in kinds.items()]  # fmt: skip
+    if found.activity is None and counting:
+        facts.append(("changes", write_uncounted(counting)))
     table = titled("Resources", render_table(("kind", "taken", "there", ""), rows, style, right=(1, 2, 3)), style)
-    return join((render_facts(facts, style), table), style, "")
+    counted = [] if found.activity is None else render_activity(found.activity, style)
+    return join((render_facts(facts, style), table, counted), style, "")

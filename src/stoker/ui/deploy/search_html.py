@@ -6,19 +6,28 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from stoker.records.deploy.search import LayerRow, SearchReport
+from stoker.ui.deploy.activity_words import ACTIVITY_HEAD, activity_rows, write_activity
 from stoker.ui.deploy.search_plots import draw_busy, draw_designs, draw_shares, family_classes
 from stoker.ui.deploy.search_words import (
     FAMILY_HEAD,
+    FORM_HEAD,
+    FORM_NUMBERS,
     FRONT_HEAD,
     FRONT_NUMBERS,
     MEMORY_HEAD,
     RESOURCES,
+    TABLE_HEAD,
+    TABLE_NUMBERS,
     beaten_fronts,
     design_row,
     family_row,
     family_rows,
+    form_rows,
     layer_row,
     memory_rows,
+    table_rows,
+    write_command,
+    write_counting,
     write_headline,
     write_limiting,
     write_limits,
@@ -54,14 +63,18 @@ def render_search_page(report: SearchReport) -> str:
 def _parts(report: SearchReport) -> Iterable[str]:
     yield draw_header("stoker deploy search", write_limits(report), f"model: {report.model}")
     kind = "plain" if report.pick else "plain input"
-    yield draw_answer("What to build", write_headline(report), "", kind)
+    how = f'<p class="soft small">{draw_prose(write_command(report))}.</p>' if report.command else ""
+    yield draw_answer("What to build", write_headline(report), how, kind)
     yield _tiles(report)
     yield _plot(report)
     yield _front(report)
     rows = [family_row(each) for each in family_rows(report)]
-    yield draw_section("Families", _card(draw_table(FAMILY_HEAD, rows, numbers=(3,))))
+    yield draw_section("Families", _card(draw_table(FAMILY_HEAD, rows, numbers=(4,))))
     yield _program(report) if report.shown and report.shown.engine else _units(report)
+    yield _forms(report)
+    yield _tables(report)
     yield _memories(report)
+    yield _changes(report)
     notes = draw_list(report.notes, "advice")
     yield draw_section("Notes", f'<div class="card">{notes}</div>') if notes else ""
 
@@ -94,8 +107,8 @@ def _plot(report: SearchReport) -> str:
     legend = draw_legend(names) if len(classes) > 1 else ""
     about = (
         "Time between two samples against the largest share of a resource of the device, both logarithmic. Full "
-        "circles are designs that no other beats in rate, latency, share and loss, pale ones those that no other of "
-        "their own family beats. The line joins those that none beats in rate and share."
+        "circles are designs that no other beats in rate, latency, share, loss and bytes from the host, pale ones "
+        "those that no other of their own family beats. The line joins those that none beats in rate and share."
     )
     drawing = f'<div class="card">{legend}<div class="canvas tall">{draw_designs(report)}</div></div>'
     return draw_section("Front", drawing, about)
@@ -136,6 +149,34 @@ def _unit(layer: LayerRow, report: SearchReport) -> str:
     words = "".join(f"<td>{escape(text)}</td>" for text in (name, kind, fold))
     figures = "".join(f"<td class=n>{escape(text)}</td>" for text in numbers)
     return f"<tr>{words}<td>{draw_busy(layer)}</td><td>{draw_shares(layer, report)}</td>{figures}</tr>"
+
+
+def _forms(report: SearchReport) -> str:
+    about = (
+        "The least unit of each layer that is as fast as this design, by the model: with its weights in memories, and "
+        "with its weights in the circuit, as additions that results share. What is taken is the least for the whole."
+    )
+    rows = form_rows(report)
+    table = _card(draw_table(FORM_HEAD, rows, numbers=FORM_NUMBERS))
+    return draw_section("Where weights may be", table, about) if rows else ""
+
+
+def _tables(report: SearchReport) -> str:
+    about = (
+        "A table on the chip takes row numbers; one on the host sends its rows, or sums of rows, in words of the "
+        "stream that enters the design, one a cycle. Tables leave the chip where the design does not fit otherwise, "
+        "those that cost the fewest bytes a sample."
+    )
+    rows = table_rows(report)
+    return draw_section("Tables", _card(draw_table(TABLE_HEAD, rows, numbers=TABLE_NUMBERS)), about) if rows else ""
+
+
+def _changes(report: SearchReport) -> str:
+    if report.activity is not None:
+        table = draw_table(ACTIVITY_HEAD, activity_rows(report.activity), numbers=(2, 3))
+        return draw_section("Changes of bits", _card(table), f"{write_activity(report.activity)}.")
+    counting = write_counting(report)
+    return draw_section("Changes of bits", f'<p class="soft small">{draw_prose(counting)}.</p>') if counting else ""
 
 
 def _memories(report: SearchReport) -> str:

@@ -28,7 +28,7 @@ _TICKS_CYCLES = tuple(digit * 10.0**power for power in range(9) for digit in (1,
 
 def family_classes(report: SearchReport) -> dict[tuple[str, str], str]:
     """Class of each family, a package and a structure, that has designs, by its place."""
-    names = [(each.package, each.structure) for each in report.families if each.tried]
+    names = dict.fromkeys((each.package, each.structure) for each in report.families if each.tried)
     return {name: _CLASSES[place] if place < len(_CLASSES) else "even" for place, name in enumerate(names)}
 
 

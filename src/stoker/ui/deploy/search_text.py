@@ -7,17 +7,26 @@ from statistics import median
 
 from stoker.records.deploy.search import CalibrationReport, SearchReport
 from stoker.ui.blocks import join, titled, wrap
+from stoker.ui.deploy.hardware_text import render_activity
 from stoker.ui.deploy.search_words import (
+    FORM_HEAD,
+    FORM_NUMBERS,
     FRONT_HEAD,
     FRONT_NUMBERS,
     LAYER_HEAD,
     PROGRAM_HEAD,
     RESOURCES,
+    TABLE_HEAD,
+    TABLE_NUMBERS,
     beaten_fronts,
     design_row,
     family_rows,
+    form_rows,
     layer_row,
     program_row,
+    table_rows,
+    write_command,
+    write_counting,
     write_family,
     write_headline,
     write_limiting,
@@ -45,6 +54,10 @@ def render_search(report: SearchReport, style: Style | None = None, command: str
         facts += [("takes", resources), ("limits", write_limiting(report))]
     if report.proof is not None:
         facts.append(("proof", write_proof(report.proof)))
+    if report.command:
+        facts.append(("build", write_command(report)))
+    if counting := write_counting(report):
+        facts.append(("changes", counting))
     facts += [("model", report.model), *(("note", note) for note in report.notes)]
     if shown and shown.engine:
         title = "Program"
@@ -58,11 +71,21 @@ def render_search(report: SearchReport, style: Style | None = None, command: str
         else []
         for rows in (report.front, beaten_fronts(report))
     )
+    forms, tables = (
+        render_table(head, rows, style, right=numbers) if rows else []
+        for head, rows, numbers in (
+            (FORM_HEAD, form_rows(report), FORM_NUMBERS),
+            (TABLE_HEAD, table_rows(report), TABLE_NUMBERS),
+        )
+    )
     families = [line for each in family_rows(report) for line in wrap(write_family(each), style, indent="    ")]
     blocks = (
         wrap(write_headline(report), style, 1),
         render_facts(facts, style),
         titled(title, layers, style),
+        titled("Where weights may be, by layer, as fast as this design", forms, style),
+        titled("Tables of embeddings", tables, style),
+        [] if report.activity is None else render_activity(report.activity, style),
         titled("Front: designs that no other beats", front, style),
         titled("Structures with none of these: their own fronts", beaten, style),
         titled("Families", families, style),
@@ -73,19 +96,21 @@ def render_search(report: SearchReport, style: Style | None = None, command: str
 def render_calibration(report: CalibrationReport, style: Style | None = None) -> str:
     """How far a model is from what it was fitted to, as a page of text."""
     style = style or Style()
+    placed = any(each.clock_mhz for each in report.rows)
     rows: list[Sequence[str]] = [
         [f"{each.luts[0]:,}", f"{each.luts[1]:,.0f}", f"{each.flip_flops[0]:,}", f"{each.flip_flops[1]:,.0f}",
          f"{each.dsps[0]}", f"{each.dsps[1]}", f"{each.block_rams[0]}", f"{each.block_rams[1]}",
-         *(f"{clock:.0f}" for clock in each.clock_mhz or ()), each.name]
+         *(f"{clock:.0f}" for clock in each.clock_mhz or ()), *(["-", "-"] if placed and not each.clock_mhz else []),
+         each.name]
         for each in report.rows
     ]  # fmt: skip
-    placed = all(each.clock_mhz for each in report.rows)
     head = ["LUTs", "flip-flops", "DSPs", "block RAMs", *(["MHz"] if placed else [])]
     head = [*(name for kind in head for name in (kind, "model")), "design"]
     facts = [("model", report.obtained)]
     fitted = [("LUTs", "luts"), ("flip-flops", "flip_flops"), *([("clock", "clock_mhz")] if placed else [])]
     for name, kind in fitted:
-        errors = [abs(getattr(each, kind)[1] / getattr(each, kind)[0] - 1) for each in report.rows]
+        found = [pair for each in report.rows if (pair := getattr(each, kind)) is not None]
+        errors = [abs(guessed / taken - 1) for taken, guessed in found]
         facts.append((name, f"median error {100 * median(errors):.1f} %, worst {100 * max(errors):.0f} %"))
     for name, kind in (("DSPs", "dsps"), ("block RAMs", "block_rams")):
         wrong = sum(getattr(each, kind)[0] != getattr(each, kind)[1] for each in report.rows)

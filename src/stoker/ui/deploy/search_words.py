@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+
 from msgspec import structs
 
 from stoker.core.units import format_seconds
 from stoker.records.deploy.search import DesignRow, FamilyRow, FoldingProof, LayerRow, SearchReport
+from stoker.ui.deploy.activity_words import write_uncounted
 
 RESOURCES = {"luts": "LUTs", "flip_flops": "flip-flops", "dsps": "DSPs", "block_rams": "block RAMs"}
 FORMS = {"block": "block RAM", "distributed": "LUT RAM", "logic": "logic"}
@@ -14,8 +17,23 @@ FRONT_HEAD = (
 )  # fmt: skip
 FRONT_NUMBERS = tuple(range(1, 9))
 """Columns of the front with numbers."""
-FAMILY_HEAD = ("package", "structure", "scales by", "solved", "what became of it")
+WEIGHTS = {"memories": "in memories", "any": "in memories or in the circuit", "": "-"}
+FAMILY_HEAD = ("package", "structure", "weights", "scales by", "solved", "what became of it")
 LAYER_HEAD = ("result", "unit", "results x channels x taps", "busy", "LUTs", "flip-flops", "DSPs", "block RAMs")
+FORM_HEAD = (
+    "result", "weights", "", "results x channels x taps", "cycles", "LUTs", "flip-flops", "DSPs", "block RAMs"
+)  # fmt: skip
+FORM_NUMBERS = tuple(range(4, 9))
+TABLE_HEAD = (
+    "result",
+    "rows x numbers",
+    "kbit",
+    "on",
+    "bytes a sample",
+    "words x bits to the chip",
+    "MB/s at its rate",
+)
+TABLE_NUMBERS = (1, 2, 4, 5, 6)
 PROGRAM_HEAD = ("result", "part of the time", "cycles")
 MEMORY_HEAD = ("result", "memory", "words x bits", "form", "cells")
 _ROUNDED = 1e-9
@@ -27,14 +45,24 @@ def write_headline(report: SearchReport) -> str:
     pick, nearest = report.pick, report.nearest
     if pick is not None:
         return (
-            f"Build {pick.package} as {write_structure(pick)} with {pick.multipliers:,} multipliers: "
-            f"{write_figures(pick)} of {report.limits.device}."
+            f"Build {pick.package} as {write_structure(pick)} with {pick.multipliers:,} multipliers"
+            f"{_write_places(pick)}: {write_figures(pick)} of {report.limits.device}."
         )
     assert nearest is not None, "what nothing fits has a nearest design"
     return (
         f"Nothing keeps the limits on {report.limits.device}. The nearest design, {nearest.package} as "
         f"{write_structure(nearest)}, has {'; '.join(report.misses)}."
     )
+
+
+def _write_places(pick: DesignRow) -> str:
+    """Weights in the circuit and tables on the host, where there are some."""
+    words = ""
+    if count := len(pick.constant):
+        words += f", the weights of {count} layer{'s' * (count > 1)} in the circuit"
+    if count := len(pick.host_tables):
+        words += f", {count} table{'s' * (count > 1)} on the host"
+    return words
 
 
 def write_figures(row: DesignRow) -> str:
@@ -69,12 +97,57 @@ def write_limits(report: SearchReport) -> str:
 
 
 def write_proof(proof: FoldingProof) -> str:
-    """What was proven of the foldings."""
-    above = f"{proof.objective:.5f} ({100 * proof.gap:.2g} % above)" if proof.gap > _ROUNDED else "just that"
-    return (
-        f"of {proof.combinations:,} combinations of foldings as fast, none takes less than {proof.bound:.5f} in the "
-        f"model's terms; this one takes {above}"
+    """What was proven of what was chosen."""
+    above = f"{proof.largest:.5f} ({100 * proof.gap:.2g} % above)" if proof.gap > _ROUNDED else "just that"
+    cut = (
+        f"; no other tables on the host let a design fit with fewer than {proof.more_bytes:,} bytes more a sample"
+        if proof.more_bytes
+        else ""
     )
+    return (
+        f"of {proof.combinations:,} combinations of foldings as fast, none takes less than {proof.bound:.5f} of its "
+        f"scarcest resource in the model's terms; this one takes {above}, and with all shares added {proof.rest:.5f}, "
+        f"where none as near takes less than {proof.rest_bound:.5f}{cut}"
+    )
+
+
+def form_rows(report: SearchReport) -> list[list[str]]:
+    """Cells under :data:`FORM_HEAD`: each layer's unit with weights in memories and in the circuit."""
+    rows: list[list[str]] = []
+    last = ""
+    for each in report.forms:
+        name, last = "" if each.layer == last else each.layer, each.layer
+        rows.append([
+            name, f"in {'the circuit' if each.form == 'circuit' else 'memories'}", "taken" if each.taken else "",
+            each.fold, f"{each.cycles:,}", f"{each.luts:,.0f}", f"{each.flip_flops:,.0f}", f"{each.dsps:,}",
+            f"{each.block_rams:,}",
+        ])  # fmt: skip
+    return rows
+
+
+def table_rows(report: SearchReport) -> list[list[str]]:
+    """Cells under :data:`TABLE_HEAD`: tables of embeddings, where they are, and what goes to the chip for them."""
+    shown = report.shown
+    rate = shown.rate_per_s if shown else None
+    return [
+        [each.layer, f"{each.rows:,} x {each.size:,}", f"{each.bits / 1000:,.1f}", "host" if each.on_host else "chip",
+         f"{each.sample_bytes:,}", f"{each.words:,} x {each.bus_bits}",
+         "-" if rate is None else f"{each.sample_bytes * rate / 1e6:,.2f}"]
+        for each in report.tables
+    ]  # fmt: skip
+
+
+def write_command(report: SearchReport) -> str:
+    """The command that writes the shown design."""
+    return f"`{report.command}` writes {'just this' if report.pick else 'the nearest design'}"
+
+
+def write_counting(report: SearchReport) -> str:
+    """What counts changes of bits in the shown design; empty where they were counted, and of engines."""
+    if report.activity is not None or not report.design or report.shown is None:
+        return ""
+    words = ["stoker", "deploy", "verify", report.shown.package, "--design", "rtl", "--activity"]
+    return write_uncounted(shlex.join(words)) + ", once it is written"
 
 
 def write_limiting(report: SearchReport) -> str:
@@ -105,9 +178,11 @@ def design_row(row: DesignRow, report: SearchReport) -> list[str]:
 
 
 def write_design(row: DesignRow, report: SearchReport) -> str:
-    """The structure of a design, and its package where there are several."""
+    """The structure of a design, its layers in the circuit and tables on the host, its package if there are several."""
     several = len({each.package for each in report.families}) > 1
     size = f", {row.engine['lanes']} lanes" if row.engine else ""
+    size += f", {len(row.constant)} in the circuit" if row.constant else ""
+    size += f", {len(row.host_tables)} on the host" if row.host_tables else ""
     return f"{row.package}, {row.structure}{size}" if several else f"{row.structure}{size}"
 
 
@@ -115,20 +190,21 @@ def write_family(row: FamilyRow) -> str:
     """What became of a family, in a sentence."""
     how = f", results scaled by {row.requantiser}; {row.tried} designs solved for" if row.tried else ""
     structure = "an engine" if row.structure == "engine" else row.structure
+    structure += f", weights {WEIGHTS[row.weights]}" if row.weights else ""
     return f"{row.package} as {structure}{how}: {row.why or 'picked'}"
 
 
 def family_row(row: FamilyRow) -> list[str]:
     """Cells under :data:`FAMILY_HEAD`."""
     tried = f"{row.tried}" if row.tried else "-"
-    return [row.package, row.structure, row.requantiser or "-", tried, row.why or "picked"]
+    return [row.package, row.structure, WEIGHTS[row.weights], row.requantiser or "-", tried, row.why or "picked"]
 
 
 def family_rows(report: SearchReport) -> list[FamilyRow]:
     """What became of each family; packages that a structure refuses for one reason are one row."""
     found: dict[tuple[str, ...], list[FamilyRow]] = {}
     for each in report.families:
-        key = (each.package, each.structure) if each.tried else ("", each.structure, each.why)
+        key = (each.package, each.structure, each.weights) if each.tried else ("", each.structure, each.why)
         found.setdefault(key, []).append(each)
     return [
         structs.replace(first, package=f"{first.package} and {len(others)} more") if others else first

@@ -6,12 +6,11 @@ these numbers as inputs, on the same grids. So outputs are the law's wherever th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from stoker.deploy.engines.law import NumpyEngine
 from stoker.deploy.ir import operations as op
-from stoker.deploy.ir.graph import IntegerGraph, Integers
+from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.ir.pruning import pruned
 from stoker.deploy.ir.values import ModelPort
 
@@ -39,6 +38,11 @@ class TableDemand:
     chip_bytes: int
     host_bytes: int
 
+    @property
+    def more_bytes(self) -> int:
+        """What the cut minimises: bytes that a sample sends more from the host; at least one."""
+        return max(1, self.host_bytes - self.chip_bytes)
+
 
 def tables_of(graph: IntegerGraph) -> list[TableDemand]:
     """Tables whose rows depend on inputs by moves of numbers alone; others can not leave the design."""
@@ -58,6 +62,15 @@ def tables_of(graph: IntegerGraph) -> list[TableDemand]:
     return found
 
 
+def sliced_tables(graph: IntegerGraph) -> list[str]:
+    """Tables whose row numbers are cut out of an input or put in another order, which no dataflow design does."""
+    return [
+        each.layer
+        for each in tables_of(graph)
+        if any(isinstance(before, (op.Slice, op.Permute)) for before in _before(graph, each.layer))
+    ]
+
+
 def on_host(tables: Sequence[TableDemand], room_bits: int) -> list[str]:
     """Which tables stay on the host: those whose rows are the fewest bytes a sample more than their row numbers.
 
@@ -73,11 +86,10 @@ def on_host(tables: Sequence[TableDemand], room_bits: int) -> list[str]:
         return []
     best: dict[int, tuple[int, tuple[str, ...]]] = {0: (0, ())}
     for each in tables:
-        cost = max(1, each.host_bytes - each.chip_bytes)
         for spent, (bits, names) in sorted(best.items(), reverse=True):
             more = bits + each.bits
-            if more > best.get(spent + cost, (-1, ()))[0]:
-                best[spent + cost] = more, (*names, each.layer)
+            if more > best.get(spent + each.more_bytes, (-1, ()))[0]:
+                best[spent + each.more_bytes] = more, (*names, each.layer)
     least = min((spent for spent, (bits, _) in best.items() if bits >= wanted), default=None)
     return [each.layer for each in tables] if least is None else list(best[least][1])
 
@@ -105,22 +117,9 @@ def device_graph(graph: IntegerGraph, tables: Collection[str]) -> IntegerGraph:
     return pruned(replace(found, inputs=tuple(port for port in inputs if port.value in read)))
 
 
-def device_inputs(
-    graph: IntegerGraph, tables: Collection[str], inputs: Mapping[str, Integers]
-) -> dict[str, Integers]:  # fmt: skip
-    """What the host sends a design: input values by name, rows of its tables among them.
-
-    Args:
-        graph: of the model.
-        tables: layers whose tables stay on the host.
-        inputs: the model's input values by name, each (samples, …).
-    """
-    if not tables:
-        return dict(inputs)
-    wanted = device_graph(graph, tables).inputs
-    found = {port.value: inputs[port.value] for port in wanted if port.value in inputs}
-    host = pruned(replace(graph, outputs=tuple(_rows(graph, tables))))
-    return found | NumpyEngine(host).integers(inputs)
+def host_graph(graph: IntegerGraph, tables: Collection[str]) -> IntegerGraph:
+    """What the host computes: rows of some tables, from the model's inputs."""
+    return pruned(replace(graph, outputs=tuple(_rows(graph, tables))))
 
 
 def _rows(graph: IntegerGraph, tables: Collection[str]) -> Iterator[ModelPort]:
