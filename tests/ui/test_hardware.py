@@ -1,5 +1,7 @@
 """What `stoker deploy verify` shows of cells and of changes of bits."""
 
+from msgspec import structs
+
 from stoker.records.deploy.hardware import (
     DesignActivity,
     FittedDesign,
@@ -68,3 +70,19 @@ def test_changes_are_shown_by_unit_and_called_no_power() -> None:
     assert ["v1", "matrix_unit", "1,500", "75.0", "%"] in rows
     assert ["u2_x4", "resize_stream", "300", "15.0", "%"] in rows
     assert any(row[:1] == ["around"] and row[-3:] == ["200", "10.0", "%"] for row in rows)
+
+
+def test_a_placed_design_has_its_index_or_the_command_that_counts_it() -> None:
+    fitted = FittedDesign(
+        device="ecp5-25k", luts=(900, 24_288), flip_flops=(800, 24_288), dsps=(3, 28), block_rams=(0, 56),
+        clock_mhz=100.0, cycles=9, latency_cycles=40,
+    )  # fmt: skip
+    command = "stoker deploy verify PACKAGE --design rtl --activity"
+    assert command in render_fit(fitted, counting=command)
+    assert "changes" not in render_fit(fitted)  # an engine's are not counted
+    unit = UnitActivity(unit="u1_v1", layer="v1", kind="matrix_unit", changes=2000.0, share_frac=1.0)
+    known = structs.replace(fitted, activity=DesignActivity(samples=4, changes=2000.0, units=(unit,)))
+    shown = render_fit(known, counting=command)
+    assert command not in shown
+    assert "over 4 samples: an index to compare by, not power" in shown
+    assert ["v1", "matrix_unit", "2,000", "100.0", "%"] in [line.split() for line in shown.splitlines()]

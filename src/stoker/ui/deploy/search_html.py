@@ -176,7 +176,8 @@ def _changes(report: SearchReport) -> str:
         table = draw_table(ACTIVITY_HEAD, activity_rows(report.activity), numbers=(2, 3))
         return draw_section("Changes of bits", _card(table), f"{write_activity(report.activity)}.")
     counting = write_counting(report)
-    return draw_section("Changes of bits", f'<p class="soft small">{draw_prose(counting)}.</p>') if counting else ""
+    words = draw_prose(counting[:1].upper() + counting[1:])
+    return draw_section("Changes of bits", f'<p class="soft small">{words}.</p>') if counting else ""
 
 
 def _memories(report: SearchReport) -> str:
