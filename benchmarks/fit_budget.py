@@ -69,7 +69,8 @@ def by_hand(kind: str, setup: str) -> tuple[list[float], int, float]:
         with Patches("set-up by hand") as patches, LiveBytes() if counts else contextlib.nullcontext() as live:
             for block in choose(blocks):
                 recompute(block, keeps, patches)
-            for x, y in batches:
+            while batches:  # as the program does, it holds one batch at a time
+                x, y = batches.pop(0)
                 begun = _now()
                 loss = loss_of(model(x), y)
                 optimizer.zero_grad()

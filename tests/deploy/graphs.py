@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
+from stoker.deploy.floating.operations import FloatSoftmax
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import with_ranges
 from stoker.deploy.ir.checking import checked
@@ -12,6 +13,7 @@ from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.ir.pruning import pruned
 from stoker.deploy.ir.values import ModelPort
 from stoker.deploy.lowering.grids import Grid
+from stoker.deploy.lowering.normalising import write_log_softmax
 from stoker.deploy.lowering.writing import Writer
 
 OUTPUT = "y"
@@ -124,8 +126,12 @@ class Maker:
         by = op.Requantiser(multiplier=None, shift=shift, zero_point=own.zero_point, low=low, high=high)
         return self.to.write(op.Add(sources=(source, other), output=name, multipliers=factors, requantiser=by))
 
+    def log_softmax(self, source: str, grid: Grid | None) -> str:
+        """Of the last axis, on a grid or the finest one."""
+        return write_log_softmax(self.to, FloatSoftmax(name="log", sources=(), log=True), source, grid)
+
     def head(self, source: str) -> str:
-        """Everything as a row, perhaps averaged or moved before, and a layer of wide results."""
+        """Everything as a row, perhaps averaged, moved or normalised before, and a layer of wide results."""
         shape = self.to.values[source].shape
         if self.draw(st.booleans()):
             order = tuple(self.draw(st.permutations(range(3))))
@@ -138,6 +144,8 @@ class Maker:
             name = self.to.value("mean", [1 if at in axes else size for at, size in enumerate(shape)], grid)
             by = self.requantiser(name, 1, 32.0, grid)
             source = self.to.write(op.Mean(source=source, output=name, axes=axes, requantiser=by))
+        if self.draw(st.integers(0, 3)) == 0:
+            source = self.log_softmax(source, self.grid())
         row = self.to.reshaped(source, [int(np.prod(self.to.values[source].shape))])
         inputs, outputs, bits = self.to.values[row].shape[0], self.draw(st.integers(1, 5)), self.draw(st.integers(2, 8))
         grid = Grid(bits=self.draw(st.sampled_from([4, 8, 16])), signed=True, scale=0.01, zero_point=0)
@@ -164,6 +172,8 @@ def graphs(draw: st.DrawFn) -> IntegerGraph:
     for name in draw(st.lists(st.sampled_from([*blocks, "convolution"]), min_size=1, max_size=4)):
         source = blocks[name](source)
     out = maker.head(source)
+    if maker.to.values[out].bits <= 8 and draw(st.booleans()):
+        out = maker.log_softmax(out, None)
     port = ModelPort(name="x", value="x", dtype="float32", shape=(shape[2], *shape[:2]), order=(1, 2, 0))
     end = ModelPort(name="y", value=out, dtype="float32", shape=maker.to.values[out].shape, order=(0,))
     made = IntegerGraph(

@@ -57,6 +57,28 @@ def norm(channels: int) -> nn.BatchNorm2d:
     return layer
 
 
+def gained(layer: Any) -> Any:
+    """A norm with gains and, where it has them, offsets that differ by channel."""
+    with torch.no_grad():
+        for each in layer.parameters():
+            each.copy_(torch.rand(each.shape) + 0.5)
+    return layer
+
+
+def sloped(layer: nn.PReLU) -> nn.PReLU:
+    with torch.no_grad():
+        layer.weight.copy_(torch.linspace(-0.3, 0.6, len(layer.weight)))
+    return layer
+
+
+def tracked(layer: nn.InstanceNorm2d) -> nn.InstanceNorm2d:
+    """A norm with statistics that it has seen."""
+    layer.train()
+    for _ in range(20):
+        layer(torch.randn(8, layer.num_features, 4, 4) * 0.7 + 0.2)
+    return gained(layer)
+
+
 def modules() -> dict[str, tuple[nn.Module, Callable[[int], Inputs]]]:
     """By name: a module and what makes its inputs."""
     torch.manual_seed(0)
@@ -77,6 +99,31 @@ def modules() -> dict[str, tuple[nn.Module, Callable[[int], Inputs]]]:
         "scaled": lambda x: (x * 2 - 0.5) / 3,
         "negative": lambda x: -x,
         "square": lambda x: x**2,
+        "cube": lambda x: x**3,
+        "selu": F.selu,
+        "celu": lambda x: F.celu(x, 0.5),
+        "rrelu": F.rrelu,
+        "softplus": lambda x: F.softplus(x, 2.0, 1.5),
+        "softshrink": F.softshrink,
+        "threshold": lambda x: F.threshold(x, 0.1, 0.1),
+        "log sigmoid": F.logsigmoid,
+        "subtracted": lambda x: 1 - x,
+        "clip": lambda x: torch.clip(x, -1, 1),
+        "exponential less one": torch.expm1,
+        "logarithms": lambda x: torch.log1p(x.abs()) + torch.log2(x.abs() + 1),
+        "waves": lambda x: torch.sin(x) + torch.cos(x),
+        "erf": torch.erf,
+        "reciprocal": lambda x: x * (x.abs() + 1).reciprocal(),
+        "glu": lambda x: F.glu(F.pad(x, (0, 1)), 1),
+        "stack": lambda x: torch.stack([x, -x], -1).unbind(1)[2],
+        "repeat": lambda x: x.repeat(1, 2).roll(3, 1),
+        "expand": lambda x: x[:, :, None].expand(-1, -1, 3).flatten(1),
+        "expanded twice": lambda x: x[:, None].expand(-1, 3, -1) + torch.tanh(x)[:, None].expand(-1, 3, -1),
+        "expanded factors": lambda x: torch.matmul(x[:, None, :1].expand(-1, 3, 4), x[:, :4, None]),
+        "between": lambda x: torch.lerp(x, torch.maximum(x, -x), 0.3),
+        "least": lambda x: torch.minimum(x, -0.5 * x),
+        "product added": lambda x: torch.addcmul(x, x, x, value=0.5),
+        "parts": lambda x: torch.hstack([*x.tensor_split(2, 1)[::-1], x.narrow(1, 1, 2)]),
     }
     found: dict[str, tuple[nn.Module, Callable[[int], Inputs]]] = {
         name: (Of(lambda s, x, f=function: f(s.l(x)), l=nn.Linear(12, 7)), row) for name, function in functions.items()
@@ -109,8 +156,38 @@ def modules() -> dict[str, tuple[nn.Module, Callable[[int], Inputs]]]:
                        .reshape(-1, 16, 12)).mean(1), l=nn.Linear(12, 5)), image),
         "halves": (Of(lambda s, x: torch.mul(*s.l(x).chunk(2, 1)), l=nn.Linear(12, 8)), row),
         "step": (Of(lambda s, x: s.l(x)[:, 1::2], l=nn.Linear(12, 7)), row),
+        "prelu": (Of(lambda s, x: s.p(s.c(x)), c=conv(3, 4, 3), p=sloped(nn.PReLU(4))), image),
+        "group norm": (nn.Sequential(conv(3, 6, 3), gained(nn.GroupNorm(2, 6))), image),
+        "instance norm": (nn.Sequential(conv(3, 6, 3), nn.InstanceNorm2d(6)), image),
+        "instance norm, tracked": (nn.Sequential(conv(3, 6, 3), tracked(nn.InstanceNorm2d(6, affine=True,
+                                   track_running_stats=True))), image),
+        "root mean square norm": (nn.Sequential(nn.Linear(16, 16), gained(nn.RMSNorm(16))), sequence),
+        "pad": (Of(lambda s, x: s.c(F.pad(x, (1, 0, 2, 1))), c=conv(3, 4, 3)), image),
+        "pad, value": (Of(lambda s, x: F.pad(s.c(x), (0, 2), value=0.5), c=conv(3, 4, 3)), image),
+        "pad, cropped": (Of(lambda s, x: F.pad(s.c(x), (-1, 2, 1, -2)), c=conv(3, 4, 3)), image),
+        "pad, reflected": (conv(3, 4, 3, padding=1, padding_mode="reflect"), image),
+        "pad, replicated": (nn.Sequential(nn.ReplicationPad2d((2, 0, 1, 1)), conv(3, 4, 3)), image),
+        "pad, circular": (conv(3, 4, 3, padding=1, padding_mode="circular"), image),
+        "nearest": (Of(lambda s, x: F.interpolate(s.c(x), size=(12, 18)), c=conv(3, 4, 3)), image),
+        "nearest, fewer": (Of(lambda s, x: F.interpolate(s.c(x), scale_factor=0.5), c=conv(3, 4, 3)), image),
+        "nearest of rows": (nn.Sequential(nn.Conv1d(3, 5, 3), nn.Upsample(scale_factor=2)), images(3, 9)),
+        "pixel shuffle": (nn.Sequential(conv(3, 8, 3), nn.PixelShuffle(2)), image),
+        "pixel unshuffle": (nn.Sequential(nn.PixelUnshuffle(2), conv(12, 4, 3)), image),
+        "channel shuffle": (Of(lambda s, x: F.channel_shuffle(s.c(x), 2), c=conv(3, 6, 3)), image),
+        "largest of places": (Of(lambda s, x: s.l(s.c(x).amax((2, 3))), c=conv(3, 6, 3), l=nn.Linear(6, 4)), image),
+        "largest of channels": (Of(lambda s, x: s.c(x).max(1, keepdim=True).values, c=conv(3, 6, 3)), image),
+        "least of columns": (Of(lambda s, x: s.c(x).amin(-1), c=conv(3, 6, 3)), image),
+        "excitation": (Of(lambda s, x: x * torch.sigmoid(s.c(x.mean((2, 3), keepdim=True))).expand_as(x),
+                          c=conv(3, 3, 1)), image),
+        "moved axes": (Of(lambda s, x: s.c(x).movedim(1, -1).swapaxes(1, 2).mT, c=conv(3, 6, 3)), image),
+        "added product": (Of(lambda s, x: torch.baddbmm(torch.ones(6, 6), x, x.transpose(1, 2), beta=0.5)), sequence),
         "layer norm": (nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16)), sequence),
         "softmax": (Of(lambda s, x: torch.softmax(2 * s.l(x), -1), l=nn.Linear(12, 6)), row),
+        "log softmax": (nn.Sequential(nn.Linear(12, 6), nn.LogSoftmax(1)), row),
+        "softmax of channels": (Of(lambda s, x: torch.softmax(s.c(x), 1), c=conv(3, 5, 3)), image),
+        "log softmax of channels": (Of(lambda s, x: torch.log_softmax(s.c(x), -3), c=conv(3, 5, 3)), image),
+        "log softmax between": (Of(lambda s, x: s.l(F.log_softmax(s.c(x), 1).flatten(1)), c=conv(3, 5, 5, stride=2),
+                                   l=nn.Linear(20, 4)), image),
         "attention": (nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), sequence),
         "positions": (Positions(), sequence),
         "causal": (Of(lambda s, x: F.scaled_dot_product_attention(s.q(x), s.k(x), x, is_causal=True),

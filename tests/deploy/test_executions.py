@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from stoker.deploy.engines.law import NumpyEngine
 from stoker.deploy.engines.native.engine import CompiledEngine
 from stoker.deploy.engines.onnx_engine import OnnxEngine
+from stoker.deploy.ir import operations as op
+from stoker.deploy.ir.bounds import with_ranges
+from stoker.deploy.ir.checking import checked
 from stoker.deploy.ir.graph import IntegerGraph
+from stoker.deploy.ir.values import ModelPort
+from stoker.deploy.lowering.grids import Grid
+from stoker.deploy.lowering.writing import Writer
 from tests.deploy.graphs import graphs, numbers_for
 
 pytestmark = pytest.mark.integration
@@ -29,6 +35,30 @@ def differing(graph: IntegerGraph, folder: Path, *, compiled: bool) -> int:
 @settings(max_examples=60)
 def test_onnx_runtime_equals_the_law(graph: IntegerGraph) -> None:
     assert differing(graph, Path(), compiled=False) == 0
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_pairs_of_products_that_16_bits_do_not_hold_are_exact(tmp_path: Path, signed: bool) -> None:
+    """ONNX Runtime's product of bytes with and without a sign saturates there, on CPUs without VNNI."""
+    to = Writer()
+    to.value("x", (6,), Grid(bits=8, signed=signed, scale=0.1, zero_point=0))
+    to.value("y", (3,), Grid(bits=16, signed=True, scale=0.1, zero_point=0))
+    weight = np.array([[127] * 6, [-128] * 6, [127, 127, -128, -128, 127, 0]])
+    by = op.Requantiser(multiplier=None, shift=4, zero_point=0, low=-(1 << 15), high=(1 << 15) - 1)
+    to.write(
+        op.Linear(
+            source="x", output="y", weight=to.constant("w", weight), weight_bits=8,
+            bias=to.constant("b", np.zeros(3)), requantiser=by,
+        )
+    )  # fmt: skip
+    ports = [
+        ModelPort(name=name, value=name, dtype="float32", shape=to.values[name].shape, order=(0,)) for name in "xy"
+    ]
+    graph = IntegerGraph(
+        inputs=(ports[0],), outputs=(ports[1],), values=to.values, operations=tuple(to.operations),
+        constants=to.constants,
+    )  # fmt: skip
+    assert differing(checked(with_ranges(graph)), tmp_path, compiled=True) == 0
 
 
 @given(graph=graphs())

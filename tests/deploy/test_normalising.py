@@ -1,4 +1,4 @@
-"""Roots, divisions, layer norm and softmax against exact rationals."""
+"""Roots, divisions, layer norm and softmax against exact rationals; a softmax's logarithm against its bound."""
 
 import math
 from fractions import Fraction
@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.deploy.arithmetic.normalising import integer_root, layer_norm, softmax
+from stoker.deploy.engines.law import NumpyEngine
+from stoker.deploy.floating.operations import FloatSoftmax
 from stoker.deploy.ir import operations as op
-from stoker.deploy.ir.values import IntegerValue
+from stoker.deploy.ir.bounds import with_ranges
+from stoker.deploy.ir.checking import checked
+from stoker.deploy.ir.graph import IntegerGraph
+from stoker.deploy.ir.values import IntegerValue, ModelPort
+from stoker.deploy.lowering.grids import Grid
+from stoker.deploy.lowering.normalising import write_log_softmax
+from stoker.deploy.lowering.writing import Writer
 
 BY = op.Requantiser(multiplier=None, shift=0, zero_point=0, low=-128, high=127)
 SHARES = IntegerValue(name="y", shape=(3,), bits=8, signed=False, scale=2.0**-8, zero_point=0, low=0, high=255)
@@ -94,3 +102,57 @@ def test_a_constant_row_is_zero(size: int) -> None:
     )
     constants = {"g": np.ones(size, np.int64), "o": np.zeros(size, np.int64)}
     assert not layer_norm(norm, np.full((1, size), 7), constants).any()
+
+
+def log_softmax_of(source: Grid, result: Grid | None, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Whole numbers and logarithms for rows of whole numbers, and the step of the logarithms."""
+    to = Writer()
+    to.value("x", rows.shape[1:], source)
+    out = write_log_softmax(to, FloatSoftmax(name="y", sources=("x",), log=True), "x", result)
+    ports = [
+        ModelPort(name=name, value=name, dtype="float32", shape=rows.shape[1:], order=tuple(range(rows.ndim - 1)))
+        for name in ("x", out)
+    ]
+    graph = IntegerGraph(
+        inputs=(ports[0],), outputs=(ports[1],), values=to.values, operations=tuple(to.operations),
+        constants=to.constants,
+    )  # fmt: skip
+    graph = checked(with_ranges(graph))
+    found = NumpyEngine(graph).integers({"x": rows.astype(np.int32)})[out]
+    value = graph.values[out]
+    return found, (found.astype(np.float64) - value.zero_point) * value.scale, value.scale
+
+
+@given(
+    size=st.integers(1, 40), seed=st.integers(0, 2**31), bits=st.integers(4, 8), signed=st.booleans(),
+    scale=st.floats(1e-4, 4.0), spread=st.floats(0.02, 1.0), wide=st.booleans(),
+)  # fmt: skip
+def test_a_log_softmax_is_within_its_bound(
+    size: int, seed: int, bits: int, signed: bool, scale: float, spread: float, wide: bool
+) -> None:
+    """What `docs/design/deploy.md` says: D/2^16 of the exponentials, D/2^B of the largest share, two steps."""
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
+    chance = np.random.default_rng(seed)
+    rows = low + np.rint((high - low) * chance.random((20, 2, size)) * spread).astype(np.int64)
+    rows[0], rows[1, :, 0] = high, low
+    real = (rows - rows.max(axis=-1, keepdims=True)) * scale
+    real -= np.log(np.exp(real).sum(axis=-1, keepdims=True))
+    result = None if wide else Grid(bits=8, signed=True, scale=max(-real.min(), 1.0) / 255, zero_point=127)
+    whole, found, step = log_softmax_of(Grid(bits=bits, signed=signed, scale=scale, zero_point=low), result, rows)
+    share_bits = min(16, 8 + (size - 1).bit_length())
+    assert np.abs(found - real).max() <= size * 2.0**-16 + size * 2.0**-share_bits + 2 * step
+    if wide and step <= scale:
+        assert ((whole[..., :, None] < whole[..., None, :]) == (rows[..., :, None] < rows[..., None, :])).all()
+
+
+@pytest.mark.parametrize("size", [2, 10, 257, 1000])
+def test_log_softmaxes_of_many_classes_are_close_to_float(size: int) -> None:
+    grid = Grid(bits=8, signed=True, scale=0.1, zero_point=0)
+    rows = np.clip(np.random.default_rng(size).normal(0, 25, (200, size)).round(), -128, 127).astype(np.int64)
+    rows[:100, 0] = 127
+    real = (rows - rows.max(axis=-1, keepdims=True)) * 0.1
+    real -= np.log(np.exp(real).sum(axis=-1, keepdims=True))
+    _, found, step = log_softmax_of(grid, None, rows)
+    assert step < 0.002
+    assert np.abs(found - real).max() < 0.01
+    assert abs((found - real).mean()) < 0.002

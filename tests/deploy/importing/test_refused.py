@@ -78,8 +78,23 @@ def test_masks_that_depend_on_inputs_are_refused_with_what_to_do(added: bool, ma
     ("module", "said"),
     [
         (Of(lambda s, x: s.l(x).mean(0, keepdim=True) + x, l=nn.Linear(4, 4)), "must not mix samples"),
-        (Of(lambda s, x: torch.softmax(s.l(x), 0), l=nn.Linear(4, 4)), "`dim` must be the last axis"),
-        (Of(lambda s, x: x / s.l(x), l=nn.Linear(4, 4)), "divisor must be constant"),
+        (Of(lambda s, x: torch.softmax(s.l(x), 0), l=nn.Linear(4, 4)), "`dim` must not be the batch"),
+        (Of(lambda s, x: torch.log_softmax(s.l(x), -2), l=nn.Linear(4, 4)), "`dim` must not be the batch"),
+        (
+            Of(lambda s, x: x / s.l(x), l=nn.Linear(4, 4)),
+            r"divisor must be constant.*; multiply by its `reciprocal\(\)`",
+        ),
+        (Of(lambda s, x: torch.dropout(s.l(x), 0.5, True), l=nn.Linear(4, 4)), "give it `training=self.training`"),
+        (Of(lambda s, x: s.l(x).max(1).indices, l=nn.Linear(4, 4)), "argmax.*return the scores, and choose among them"),
+        (Of(lambda s, x: s.l(x)[0], l=nn.LSTMCell(4, 4)), "write its steps with `nn.Linear`"),
+        (
+            Of(lambda s, x: functional.interpolate(s.l(x)[:, None], 9), l=nn.Linear(4, 4)),
+            '`mode="nearest"` and a whole',
+        ),
+        (
+            Of(lambda s, x: s.l(x).cumsum(1), l=nn.Linear(4, 4)),
+            "write it with those of docs/guide/deploy.md, or leave it",
+        ),
     ],
 )
 def test_a_form_that_integers_do_not_have_is_refused(module: nn.Module, said: str) -> None:

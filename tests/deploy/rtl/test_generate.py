@@ -12,6 +12,7 @@ from stoker.deploy.rtl.generate import design_files, read_design, write_design
 from stoker.deploy.rtl.geometry import Windows
 from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.rtl.memories import packed, weight_words
+from tests.deploy.rtl.engine.nets import classifier
 from tests.deploy.rtl.nets import NetBuilder, any_net, random_foldings, residual_digits
 
 
@@ -102,6 +103,13 @@ def test_an_operation_without_a_unit_is_named() -> None:
         ValueError, match=rf"`{product}` must be of a kind that a dataflow design has a unit for, got MatMul"
     ):
         lower(net.graph(product), {})
+
+
+def test_a_softmax_that_is_the_last_is_refused_with_both_ways_out() -> None:
+    graph = classifier(0)
+    layers = {name: Folding(1, 1, 1) for name in works_of(graph)}
+    with pytest.raises(ValueError, match=r"got Softmax; an engine runs it: .*; scores without it have the same order"):
+        lower(graph, layers)
 
 
 def test_a_folding_that_does_not_divide_its_layer_is_refused() -> None:

@@ -24,6 +24,8 @@ from stoker.deploy.ir.graph import IntegerGraph, Integers
 _OPSET = 18
 _IR_VERSION = 9
 _BYTE = 8
+_SIGN = 128
+"""Zero point of signed bytes that are written without their sign."""
 
 
 class OnnxEngine(IntegerEngine):
@@ -220,8 +222,13 @@ class _Onnx:
         if value.bits > _BYTE or value.bits + _BYTE + math.ceil(math.log2(max(2, weight.shape[0]))) > 31:
             return self._node("MatMul", [_name(source), self._constant(weight.astype(np.float64))])
         rows = self._as(_name(source), "INT8" if value.signed else "UINT8")
-        found = self._node("MatMulInteger", [rows, self._constant(weight.astype(np.int8))])
-        return self._as(found, "DOUBLE")
+        factors = [rows, self._constant(weight.astype(np.int8))]
+        if not value.signed:
+            # Both without a sign: on CPUs without VNNI, products of one with and one without saturate at 16 bits.
+            moved = [np.array(0, np.uint8), np.array(_SIGN, np.uint8)]
+            factors = [rows, self._constant((weight.astype(np.int16) + _SIGN).astype(np.uint8))]
+            factors += [self._constant(zero_point) for zero_point in moved]
+        return self._as(self._node("MatMulInteger", factors), "DOUBLE")
 
     def _padded(self, source: str, padding: tuple[int, int, int, int], fill: int) -> str:
         top, bottom, left, right = padding

@@ -58,12 +58,28 @@ def _leaky_relu(x: Real, slope: float = 0.01) -> Real:
     return np.where(x >= 0, x, slope * x)
 
 
-def _elu(x: Real, alpha: float = 1.0) -> Real:
-    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
+def _elu(x: Real, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Real:
+    return scale * np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0) * input_scale))
 
 
-def _softplus(x: Real) -> Real:
-    return np.logaddexp(0, x)
+def _softplus(x: Real, beta: float = 1.0, threshold: float = 20.0) -> Real:
+    return np.where(x * beta > threshold, x, np.logaddexp(0, beta * x) / beta)
+
+
+def _log_sigmoid(x: Real) -> Real:
+    return -np.logaddexp(0, -x)
+
+
+def _hardshrink(x: Real, width: float = 0.5) -> Real:
+    return np.where(np.abs(x) > width, x, 0)
+
+
+def _softshrink(x: Real, width: float = 0.5) -> Real:
+    return np.sign(x) * np.maximum(np.abs(x) - width, 0)
+
+
+def _threshold(x: Real, threshold: float, value: float) -> Real:
+    return np.where(x > threshold, x, value)
 
 
 def _mish(x: Real) -> Real:
@@ -74,12 +90,28 @@ def _log(x: Real) -> Real:
     return np.log(np.maximum(x, _LEAST))
 
 
+def _log2(x: Real) -> Real:
+    return _log(x) / math.log(2)
+
+
+def _log10(x: Real) -> Real:
+    return _log(x) / math.log(10)
+
+
+def _log1p(x: Real) -> Real:
+    return np.log1p(np.maximum(x, _LEAST - 1))
+
+
 def _sqrt(x: Real) -> Real:
     return np.sqrt(np.maximum(x, 0))
 
 
 def _rsqrt(x: Real) -> Real:
     return 1 / np.sqrt(np.maximum(x, _LEAST))
+
+
+def _reciprocal(x: Real) -> Real:
+    return 1 / np.where(np.abs(x) < _LEAST, _LEAST, x)
 
 
 def _linear(x: Real, factor: float = 1.0, offset: float = 0.0) -> Real:
@@ -105,6 +137,19 @@ FUNCTIONS: dict[str, Callable[..., Real]] = {
     "rsqrt": _rsqrt,
     "abs": np.abs,
     "square": np.square,
+    "power": np.power,
+    "reciprocal": _reciprocal,
+    "log_sigmoid": _log_sigmoid,
+    "hardshrink": _hardshrink,
+    "softshrink": _softshrink,
+    "threshold": _threshold,
+    "expm1": np.expm1,
+    "log1p": _log1p,
+    "log2": _log2,
+    "log10": _log10,
+    "erf": _erf,
+    "sin": np.sin,
+    "cos": np.cos,
     "linear": _linear,
 }
 """``clamp`` is every rectifier; ``linear`` is what scalars do."""

@@ -215,9 +215,11 @@ class FloatSoftmax(_Node):
 
     Attributes:
         mask: of 0 and 1, broadcast over the source's last axes; None for all 1.
+        log: whether the result is the shares' logarithm, which has no mask.
     """
 
     mask: NDArray[Any] | None = None
+    log: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from stoker.core.errors import ModelImportError
+from stoker.deploy.importing.composing import composed
 
 _TORCH = Path(torch.__file__).parent
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -47,7 +48,7 @@ class Captured:
 
 
 def capture(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Captured:
-    """The module's graph in evaluation mode, its first axis of any size.
+    """The module's graph in evaluation mode, its first axis of any size, some operations written as others.
 
     Args:
         module: of float weights, on the CPU; its mode is as before afterwards.
@@ -60,7 +61,7 @@ def capture(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Captured
     training = {name for name, each in module.named_modules() if each.training}
     try:
         _evaluating(module)
-        program = torch.export.export(module, tuple(inputs), dynamic_shapes=_dynamic(module, inputs, batch))
+        program = composed(torch.export.export(module, tuple(inputs), dynamic_shapes=_dynamic(module, inputs, batch)))
     except Exception as error:  # whatever a user's forward and torch's tracer raise
         raise ModelImportError(
             f"`{type(module).__name__}` must be exportable with a batch of any size, and torch.export says: "

@@ -32,7 +32,8 @@ from stoker.deploy.floating.operations import (
     FloatSum,
 )
 from stoker.deploy.importing.given_grids import GIVEN, given_weights
-from stoker.deploy.importing.matching import MASKS, Handler, Matcher, arguments
+from stoker.deploy.importing.matching import MASKS, Handler, Matcher, Operand, arguments
+from stoker.deploy.importing.pointwise import POINTWISE
 
 
 def _pair(given: Any, neutral: int = 0) -> tuple[int, int]:
@@ -134,51 +135,13 @@ def _adaptive_pool(kind: str, flat: bool) -> Handler:
         sizes = (1, at.shapes[source][-1]) if flat else at.shapes[source][-2:]
         out = (1, at.shape(node)[-1]) if flat else at.shape(node)[-2:]
         if any(size % into for size, into in zip(sizes, out, strict=True)):
-            raise at.refused(node, f"the output size {out} must divide the input's {sizes}")
+            raise at.refused(
+                node, f"the output size {out} must divide the input's {sizes}; choose 1 or another that does"
+            )
         kernel = tuple(size // into for size, into in zip(sizes, out, strict=True))
         at.add(FloatPool, node, [source], kind=kind, kernel=kernel, stride=kernel, padding=(0, 0, 0, 0), flat=flat)
 
     return handle
-
-
-def _pointwise(function: str, *names: str) -> Handler:
-    def handle(at: Matcher, node: fx.Node) -> None:
-        given = arguments(node)
-        source = at.value(node, given.get("self", given.get("input")))
-        at.add(FloatPointwise, node, [source], function=function, arguments=tuple(float(given[name]) for name in names))
-
-    return handle
-
-
-def _clamp(low: float | None, high: float | None) -> Handler:
-    def handle(at: Matcher, node: fx.Node) -> None:
-        given = arguments(node)
-        ends = [given.get("min", given.get("min_val", low)), given.get("max", given.get("max_val", high))]
-        least, most = (
-            default if end is None else float(end) for end, default in zip(ends, (-np.inf, np.inf), strict=True)
-        )
-        at.add(FloatPointwise, node, [at.value(node, given["self"])], function="clamp", arguments=(least, most))
-
-    return handle
-
-
-def _negative(at: Matcher, node: fx.Node) -> None:
-    at.add(FloatPointwise, node, [at.value(node, node.args[0])], function="linear", arguments=(-1.0, 0.0))
-
-
-def _gelu(at: Matcher, node: fx.Node) -> None:
-    given = arguments(node)
-    function = "gelu_tanh" if given["approximate"] == "tanh" else "gelu"
-    at.add(FloatPointwise, node, [at.value(node, given["self"])], function=function)
-
-
-def _power(at: Matcher, node: fx.Node) -> None:
-    given = arguments(node)
-    functions = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt"}
-    exponent = float(given["exponent"])
-    if exponent not in functions:
-        raise at.refused(node, f"the exponent must be one of {', '.join(map(str, functions))}, got {exponent}")
-    at.add(FloatPointwise, node, [at.value(node, given["self"])], function=functions[exponent])
 
 
 def _sum_of(sign: float) -> Handler:
@@ -191,7 +154,7 @@ def _sum_of(sign: float) -> Handler:
                 offset = by * float(at.numbers(node, other).ravel()[0])
                 at.add(FloatPointwise, node, [one], function="linear", arguments=(own, offset))
                 return
-        at.add(FloatSum, node, _both(at, node, first, second), factors=(1.0, factor))
+        at.add(FloatSum, node, _both(at, node, *_narrowed(at, node, first, second)), factors=(1.0, factor))
 
     return handle
 
@@ -204,20 +167,32 @@ def _product(at: Matcher, node: fx.Node) -> None:
             factor = float(at.numbers(node, other).ravel()[0])
             at.add(FloatPointwise, node, [one], function="linear", arguments=(factor, 0.0))
             return
-    at.add(FloatProduct, node, _both(at, node, first, second))
+    at.add(FloatProduct, node, _both(at, node, *_narrowed(at, node, first, second)))
 
 
 def _quotient(at: Matcher, node: fx.Node) -> None:
     given = arguments(node)
     first, second = at.operand(node, given["self"]), at.operand(node, given["other"])
     if isinstance(second, str):
-        raise at.refused(node, "the divisor must be constant, and depends on an input")
+        raise at.refused(
+            node, "the divisor must be constant, and depends on an input; multiply by its `reciprocal()` instead"
+        )
     inverse = 1.0 / second.to(torch.float64)
     if isinstance(first, str) and second.numel() == 1:
         factor = float(at.numbers(node, inverse).ravel()[0])
         at.add(FloatPointwise, node, [first], function="linear", arguments=(factor, 0.0))
     else:
         at.add(FloatProduct, node, _both(at, node, first, inverse))
+
+
+def _narrowed(at: Matcher, node: fx.Node, first: Operand, second: Operand) -> tuple[Operand, Operand]:
+    """Two operands, one of them as it was before it was expanded, if the other has the result's shape anyway."""
+    if isinstance(first, str) and isinstance(second, str):
+        if at.shapes[second] == at.shape(node) and first in at.narrow:
+            return at.narrow[first], second
+        if at.shapes[first] == at.shape(node) and second in at.narrow:
+            return first, at.narrow[second]
+    return first, second
 
 
 def _both(at: Matcher, node: fx.Node, *operands: Any) -> list[str]:
@@ -286,13 +261,26 @@ def _mask(at: Matcher, node: fx.Node, given: dict[str, Any], rows: int, columns:
     return np.array((~least).tolist(), dtype=np.int8) if least.any() else None
 
 
-def _softmax(at: Matcher, node: fx.Node) -> None:
-    given = arguments(node)
-    source = at.value(node, given["self"])
-    rank = len(at.shapes[source])
-    if int(given["dim"]) % rank != rank - 1:
-        raise at.refused(node, f"`dim` must be the last axis, got {given['dim']}")
-    at.add(FloatSoftmax, node, [source])
+def _softmax(log: bool) -> Handler:
+    def handle(at: Matcher, node: fx.Node) -> None:
+        given = arguments(node)
+        source = at.value(node, given["self"])
+        shape, rank = at.shapes[source], len(at.shapes[source])
+        axis = int(given["dim"]) % rank
+        if shape[axis] < 0:
+            raise at.refused(node, f"`dim` must not be the batch, got {given['dim']}")
+        if axis == rank - 1:
+            at.add(FloatSoftmax, node, [source], log=log)
+            return
+        # Rows are last: the axis goes there, which moves nothing in images, and back.
+        order = (*(each for each in range(rank) if each != axis), axis)
+        turned, rows = f"{node.name}.turned", f"{node.name}.rows"
+        at.add(FloatPermute, node, [source], name=turned, order=order)
+        at.add(FloatSoftmax, node, [turned], name=rows, log=log)
+        at.shapes[turned] = at.shapes[rows] = tuple(shape[each] for each in order)
+        at.add(FloatPermute, node, [rows], order=tuple(order.index(each) for each in range(rank)))
+
+    return handle
 
 
 def _norm(at: Matcher, node: fx.Node) -> None:
@@ -335,7 +323,7 @@ def _mean(divided: bool) -> Handler:
         given = arguments(node)
         source = at.value(node, given["self"])
         shape = at.shapes[source]
-        axes = tuple(sorted(int(axis) % len(shape) for axis in given["dim"] or range(len(shape))))
+        axes = tuple(sorted(int(axis) % len(shape) for axis in given.get("dim") or range(len(shape))))
         if any(shape[axis] < 0 for axis in axes):
             raise at.refused(node, "a mean must not mix samples of the batch")
         if given.get("keepdim"):
@@ -421,16 +409,21 @@ def _split(at: Matcher, node: fx.Node) -> None:
 
 
 def _expand(at: Matcher, node: fx.Node) -> None:
-    """A constant or a value repeated along axes of size 1; only along the batch."""
-    source = at.value(node, node.args[0])
-    wanted, shape = at.shape(node), at.shapes[source]
+    """A constant or a value repeated along axes of size 1: by joining it with itself, but along the batch."""
+    name = at.value(node, node.args[0])
+    wanted, shape = at.shape(node), at.shapes[name]
     own = (*(1,) * (len(wanted) - len(shape)), *shape)
-    if any(size != into and into != -1 for size, into in zip(own, wanted, strict=True)):
-        raise at.refused(node, f"an expansion must be along the batch only, got {own} to {wanted}")
     if own != shape:
-        at.add(FloatReshape, node, [source], shape=own)
-    else:
-        at.alias(node, source)
+        name = at.add(FloatReshape, node, [name], name=f"{node.name}.own", shape=own)
+        at.shapes[name] = own
+    narrow = name
+    for axis, (size, into) in enumerate(zip(own, wanted, strict=True)):
+        if size != into and into > 0:
+            own = (*own[:axis], into, *own[axis + 1 :])
+            name = at.add(FloatConcat, node, [name] * into, name=f"{node.name}.{axis}", axis=axis)
+            at.shapes[name] = own
+    at.alias(node, name)
+    at.narrow[name] = narrow
 
 
 def _same_value(at: Matcher, node: fx.Node) -> None:
@@ -440,7 +433,7 @@ def _same_value(at: Matcher, node: fx.Node) -> None:
 def _dropout(at: Matcher, node: fx.Node) -> None:
     given = arguments(node)
     if given.get("train") or given.get("training"):
-        raise at.refused(node, "a dropout must be off in evaluation mode")
+        raise at.refused(node, "a dropout must be off in evaluation mode; give it `training=self.training`")
     _same_value(at, node)
 
 
@@ -457,11 +450,6 @@ def _part(at: Matcher, node: fx.Node) -> None:
     at.part(node)
 
 
-_ONE = {
-    "sigmoid": "sigmoid", "tanh": "tanh", "silu": "silu", "hardswish": "hardswish", "hardsigmoid": "hardsigmoid",
-    "mish": "mish", "exp": "exp", "log": "log", "sqrt": "sqrt", "rsqrt": "rsqrt", "abs": "abs", "square": "square",
-}  # fmt: skip
-
 HANDLERS: dict[str, Handler] = {
     "linear": _linear,
     "addmm": _addmm,
@@ -469,7 +457,7 @@ HANDLERS: dict[str, Handler] = {
     "conv2d.padding": _convolution(False),
     "conv1d": _convolution(True),
     "conv1d.padding": _convolution(True),
-    "batch_norm": _batch_norm,
+    **dict.fromkeys(("batch_norm", "_native_batch_norm_legit_no_training"), _batch_norm),
     "max_pool2d": _pool("max", False),
     "max_pool1d": _pool("max", True),
     "avg_pool2d": _pool("mean", False),
@@ -478,19 +466,7 @@ HANDLERS: dict[str, Handler] = {
     "adaptive_avg_pool1d": _adaptive_pool("mean", True),
     "adaptive_max_pool2d": _adaptive_pool("max", False),
     "adaptive_max_pool1d": _adaptive_pool("max", True),
-    "relu": _clamp(0.0, None),
-    "relu6": _clamp(0.0, 6.0),
-    "hardtanh": _clamp(None, None),
-    "clamp": _clamp(None, None),
-    "clamp_min": _clamp(None, None),
-    "clamp_max": _clamp(None, None),
-    **{name: _pointwise(function) for name, function in _ONE.items()},
-    "leaky_relu": _pointwise("leaky_relu", "negative_slope"),
-    "elu": _pointwise("elu", "alpha"),
-    "softplus": _pointwise("softplus"),
-    "gelu": _gelu,
-    "pow.Tensor_Scalar": _power,
-    "neg": _negative,
+    **POINTWISE,
     "add.Tensor": _sum_of(1.0),
     "sub.Tensor": _sum_of(-1.0),
     "mul.Tensor": _product,
@@ -499,13 +475,13 @@ HANDLERS: dict[str, Handler] = {
     "bmm": _matmul,
     "mm": _matmul,
     "scaled_dot_product_attention": _attention,
-    "softmax.int": _softmax,
-    "_softmax": _softmax,
+    **dict.fromkeys(("softmax.int", "_softmax"), _softmax(False)),
+    **dict.fromkeys(("log_softmax.int", "_log_softmax"), _softmax(True)),
     "layer_norm": _norm,
     "embedding": _embedding,
     "embedding_bag.padding_idx": _embedding_bag,
-    "mean.dim": _mean(True),
-    "sum.dim_IntList": _mean(False),
+    **dict.fromkeys(("mean.dim", "mean"), _mean(True)),
+    **dict.fromkeys(("sum.dim_IntList", "sum"), _mean(False)),
     "cat": _concat,
     "concat": _concat,
     **dict.fromkeys(("view", "reshape", "_unsafe_view", "flatten.using_ints", "unflatten.int"), _reshape),
@@ -515,7 +491,7 @@ HANDLERS: dict[str, Handler] = {
     "select.int": _select,
     **dict.fromkeys(("chunk", "split.Tensor", "split_with_sizes", "split.sizes"), _split),
     "expand": _expand,
-    "dropout": _dropout,
+    **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"), _dropout),
     **dict.fromkeys(("contiguous", "clone", "detach", "alias", "lift_fresh_copy", "identity"), _same_value),
     **dict.fromkeys(("to.dtype", "to.dtype_layout", "_to_copy", "to.device", "type_as"), _converted),
     "getitem": _part,

@@ -29,6 +29,23 @@ Operand = str | torch.Tensor
 """The name of a computed value, or a constant."""
 MASKS = "quantise a `forward` that takes samples of one length, without a mask or with one that is made of sizes alone"
 """What to do about truth values that depend on an input."""
+OTHERWISE = "write it with those of docs/guide/deploy.md, or leave it out of the module"
+"""What to do about an operation that no other advice is for."""
+_SCORES = "return the scores, and choose among them outside of the module"
+_UNROLLED = "write its steps with `nn.Linear`, sigmoid and tanh, as a loop of a constant length"
+_FLAT = "use convolutions and pools of one or two dimensions"
+NEXT: Mapping[str, str] = {
+    **dict.fromkeys(("argmax", "argmin", "topk", "sort", "argsort", "max", "min"), _SCORES),
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell"), _UNROLLED),
+    **dict.fromkeys(("conv3d", "max_pool3d", "avg_pool3d", "adaptive_avg_pool3d"), _FLAT),
+    "conv_transpose2d": "upsample by `nn.Upsample` and convolve instead",
+    **dict.fromkeys(
+        ("upsample_bilinear2d", "upsample_nearest2d", "upsample_nearest1d"), 'use `mode="nearest"` and a whole factor'
+    ),
+    "einsum": "write it with `matmul` and `permute`",
+    "logsumexp": "subtract `log_softmax` of a number from the number instead",
+}
+"""What to do about operations that are refused, by their names."""
 _SIZES = (2, 3)
 """Sizes of the batch at which what depends on that size alone is computed."""
 _Made = TypeVar("_Made", bound=FloatOperation)
@@ -56,12 +73,14 @@ class Matcher:
         operations: made so far.
         shapes: of every value, with the batch, multiples of it negative.
         grids: that the graph itself states, by value.
+        narrow: what a value was expanded from, whose axes of size 1 sums and products broadcast.
     """
 
     def __init__(self, captured: Captured, handlers: dict[str, Handler]) -> None:
         self.operations: list[FloatOperation] = []
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.grids: dict[str, GivenGrid] = {}
+        self.narrow: dict[str, str] = {}
         self._captured = captured
         self._handlers = handlers
         self._constants: dict[str, Any] = dict(captured.tensors)
@@ -298,7 +317,8 @@ class Matcher:
         if handler is None and getattr(node.meta.get("val"), "dtype", None) == torch.bool:
             raise self.refused(node, f"truth values must be constant, and depend on an input; {MASKS}")
         if handler is None:
-            raise self.refused(node, "is not among the operations that become integers; see docs/guide/deploy.md")
+            base = name.removeprefix("aten.").partition(".")[0]
+            raise self.refused(node, f"is not among the operations that become integers; {NEXT.get(base, OTHERWISE)}")
         handler(self, node)
 
 

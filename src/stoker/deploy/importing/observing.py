@@ -12,11 +12,14 @@ from torch import fx
 
 from stoker.core.errors import CalibrationError
 from stoker.deploy.importing.exporting import Captured
+from stoker.deploy.importing.matching import arguments
 from stoker.deploy.lowering.observation import Observed, Real
 
 _KEPT = 1 << 15
 """Numbers of a value that are kept from all samples."""
 _PER_BATCH = 1 << 12
+_ROWS = ("aten.softmax.int", "aten._softmax.default", "aten.log_softmax.int", "aten._log_softmax.default")
+"""What works along rows of any axis, which the graph on real numbers has last."""
 
 
 class _Notes:
@@ -99,7 +102,7 @@ def run(captured: Captured, inputs: Sequence[torch.Tensor], note: Callable[[str,
 
 
 class _Noting(fx.Interpreter):
-    """Runs node by node. An attention's scores and shares, which no node has, are computed separately."""
+    """Runs node by node. An attention's scores and a softmax's rows, which no node has, are noted separately."""
 
     def __init__(self, captured: Captured, note: Callable[[str, torch.Tensor], None]) -> None:
         super().__init__(captured.graph_module)
@@ -116,6 +119,8 @@ class _Noting(fx.Interpreter):
             first = result[0] if isinstance(result, (tuple, list)) and result else result
             if isinstance(first, torch.Tensor):
                 self._note(n.name, first)
+                if str(n.target) in _ROWS:
+                    self._note(f"{n.name}.rows", first.movedim(int(arguments(n)["dim"]), -1))
             if n.op == "call_function" and isinstance(result, (tuple, list)):
                 for at, part in enumerate(result):
                     if isinstance(part, torch.Tensor):

@@ -1,4 +1,4 @@
-"""Joins operations on real numbers that become one on integers."""
+"""Joins operations on real numbers that become one on integers, and finds what only leaves the model."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from stoker.deploy.floating.operations import (
     FloatGraph,
     FloatLinear,
     FloatOperation,
+    FloatPermute,
+    FloatReshape,
     FloatScale,
 )
 
@@ -32,6 +34,15 @@ def folded(graph: FloatGraph) -> FloatGraph:
         else:
             made[each.name] = each
     return replace(graph, operations=tuple(made.values()))
+
+
+def only_leaves(graph: FloatGraph, name: str) -> bool:
+    """Whether nothing computes with a value: it is a result of the model, perhaps under another shape."""
+    return all(
+        isinstance(each, (FloatPermute, FloatReshape)) and only_leaves(graph, each.name)
+        for each in graph.operations
+        if name in each.sources
+    )
 
 
 def _takes(before: FloatOperation | None, graph: FloatGraph) -> bool:

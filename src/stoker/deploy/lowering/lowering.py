@@ -19,10 +19,10 @@ from stoker.deploy.ir.checking import checked
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.ir.pruning import pruned
 from stoker.deploy.ir.values import ModelPort
-from stoker.deploy.lowering.folding import folded
+from stoker.deploy.lowering.folding import folded, only_leaves
 from stoker.deploy.lowering.grids import Grid, RangeRule, Widths, grid_of, observed_grid
 from stoker.deploy.lowering.layout import BATCH, Atom, Group, Laid, permuted, reshaped, size_of, without_batch
-from stoker.deploy.lowering.normalising import write_norm, write_softmax
+from stoker.deploy.lowering.normalising import write_log_softmax, write_norm, write_softmax
 from stoker.deploy.lowering.observation import Observed
 from stoker.deploy.lowering.rounding import RoundedWeights, round_weights
 from stoker.deploy.lowering.writing import Writer, fresh
@@ -461,9 +461,8 @@ class _Lowering:
 
     def _concat(self, each: fl.FloatConcat) -> None:
         sources, order = self._alike([self._laid[name] for name in each.sources])
-        grid = self._grid(each.name, each.layer)
         same = {self._to.grid(source) for source in sources}
-        grid = same.pop() if len(same) == 1 else grid
+        grid = same.pop() if len(same) == 1 else self._grid(each.name, each.layer)
         parts = [self._to.rescaled(source, grid) for source in sources]
         axis = order.index(each.axis)
         shape = list(self._to.values[parts[0]].shape)
@@ -549,8 +548,11 @@ class _Lowering:
         laid = self._laid[each.sources[0]]
         own = [group for group in laid.axes if group != (BATCH,)]
         source = self._to.arranged(laid, own)
-        bits = self._options.widths.of_result(each.name, each.layer)
-        name = write_softmax(self._to, each, source, bits)
+        if each.log:
+            leaves = each.name not in self._graph.grids and only_leaves(self._graph, each.name)
+            name = write_log_softmax(self._to, each, source, None if leaves else self._grid(each.name, each.layer))
+        else:
+            name = write_softmax(self._to, each, source, self._options.widths.of_result(each.name, each.layer))
         axes = fresh(laid.axes)
         self._laid[each.name] = Laid(name, axes, tuple(atom for group in axes for atom in without_batch(group)))
 

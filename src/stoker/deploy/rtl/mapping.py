@@ -129,9 +129,10 @@ class _Building:
                 self.streams[operation.output] = self.streams[operation.source]
             case _:
                 kind = type(operation).__name__
+                without = "" if kind != "Softmax" else "; scores without it have the same order, if it is the last"
                 raise ValueError(
                     f"`{operation.output}` must be of a kind that a dataflow design has a unit for, got {kind}; "
-                    f"{ON_ENGINE}"
+                    f"{ON_ENGINE}{without}"
                 )
 
     def put(

@@ -33,7 +33,7 @@ from stoker.records.fitting import FitPlan, TracedModel
 CHILD = "stoker.run.fitting.child"
 BF16 = "bf16"
 """In the place of a plan: the program with autocast around its model."""
-_FORM = "5"
+_FORM = "6"
 """The form of what is kept of a trace: another one is not read."""
 _KEPT = 40
 """Traces that are kept, the latest used ones."""

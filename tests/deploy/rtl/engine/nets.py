@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from msgspec import structs
 
+from stoker.deploy.floating.operations import FloatSoftmax
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import centred_squares
 from stoker.deploy.ir.graph import IntegerGraph
+from stoker.deploy.lowering.normalising import write_log_softmax
+from stoker.deploy.lowering.writing import Writer
 from tests.deploy.rtl.nets import NetBuilder
 
 NORMAL_BITS = 10
@@ -70,6 +74,11 @@ class RowBuilder(NetBuilder):
         name = None if mask is None else self._constant(mask)
         return self._add(op.Softmax(source=source, output=output, table=table, mask=name))
 
+    def log_softmax(self, source: str) -> str:
+        to = Writer()
+        to.values, to.operations, to.constants = self.values, self.operations, self.constants  # type: ignore[assignment]
+        return write_log_softmax(to, FloatSoftmax(name=f"{source}.log", sources=(source,), log=True), source, None)
+
     def layer_norm(self, source: str) -> str:
         value = self.values[source]
         size = value.shape[-1]
@@ -104,3 +113,11 @@ def attention(seed: int, *, tokens: int = 5, heads: int = 2, size: int = 3, mask
     total = net.summed((gated, hidden, net.mean_of(hidden, (0,))))
     turned = net.permuted(net.joined(1, net.cut(total, 1, 1, wide + 1, 2), net.cut(total, 1, 0, 2)), (1, 0))
     return net.graph(net.dense(net.shaped(turned, (net.values[turned].elements,)), 7, 16), shares)
+
+
+def classifier(seed: int, rows: int = 3, classes: int = 5) -> IntegerGraph:
+    """Scores of rows, and the logarithms of their shares."""
+    net = RowBuilder(seed, f"classifier{seed}_")
+    scores = net.dense(net.input((rows, 7)), classes)
+    net.values[scores] = structs.replace(net.values[scores], scale=0.05)  # several shares count, not the largest alone
+    return net.graph(net.log_softmax(scores))

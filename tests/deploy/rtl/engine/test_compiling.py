@@ -16,7 +16,7 @@ from stoker.deploy.rtl.engine.instructions import First, InstructionKind, Second
 from stoker.deploy.rtl.engine.machine import ProgramMachine
 from stoker.deploy.rtl.engine.shape import EngineShape
 from tests.deploy.graphs import graphs, numbers_for
-from tests.deploy.rtl.engine.nets import RowBuilder, attention
+from tests.deploy.rtl.engine.nets import RowBuilder, attention, classifier
 from tests.deploy.rtl.nets import NetBuilder, any_net, residual_digits, tower
 
 LARGE = EngineShape(lanes=4, data_words=4096, weight_words=2048, table_words=2048, scale_words=1024)
@@ -103,6 +103,11 @@ def test_a_border_takes_no_more_steps_than_its_numbers_ask(size: int) -> None:
     fills = [each.steps for each in image.instructions if each.second == Second.ZERO]
     # All of a small image at once; of a large one rows above and below with a corner each, and what is between rows.
     assert fills == {4: [36], 24: [2 * 27, 2 * 23]}[size]
+
+
+@pytest.mark.parametrize(("rows", "classes"), [(1, 2), (4, 5), (2, 10)])
+def test_logarithms_of_shares(rows: int, classes: int) -> None:
+    assert differing(classifier(rows, rows, classes), structs.replace(LARGE, lanes=8)) == 0
 
 
 def test_rows_of_tables_and_sums_of_them() -> None:

@@ -20,7 +20,8 @@ from stoker.perf.features.operators.calls import Shortcut, base_name, is_large, 
 from stoker.perf.features.operators.costs import Cost, Formula
 from stoker.perf.features.operators.cpu_kernels import lstm_workspace_bytes
 from stoker.perf.features.operators.formulas import TAKING_SCRATCH, UNKNOWN, formula_of
-from stoker.perf.features.operators.sparse import RESULTS
+from stoker.perf.features.operators.reduced_losses import RESULTS as LOSSES
+from stoker.perf.features.operators.sparse import RESULTS as SPARSE
 from stoker.perf.features.records import Phase
 from stoker.perf.features.torch_private import (
     RUN_BACKWARD,
@@ -60,6 +61,8 @@ _ADD = _ATEN.add.Tensor
 _ALONE = 2
 """References to a storage that one tensor has, while Python looks at it."""
 _ZEROS = (_ATEN.new_zeros.default, _ATEN.zeros.default, _ATEN.zeros_like.default)
+_RESULTS = {**SPARSE, **LOSSES}
+"""Results that torch's shape functions do not know, or whose memory."""
 _INDEXED = {"index", "_unsafe_index", "index_put", "_index_put_impl", "_unsafe_index_put"}
 
 Access = tuple[int, tuple[Any, ...], float]
@@ -228,9 +231,9 @@ class DispatchRecorder(TorchDispatchMode):
             return self.hints.scalar(args[0].dtype) if isinstance(args[0], FakeTensor) else func(*args)
         if self.spares_weights:
             args, kwargs = tree_map_only(Tensor, self._shape_of, (args, kwargs))
-        if name in RESULTS:
+        if name in _RESULTS:
             with self.fake:
-                found = RESULTS[name](args)
+                found = _RESULTS[name](args)
             if found is not None:
                 return found
         try:

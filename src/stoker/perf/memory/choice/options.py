@@ -7,6 +7,7 @@ gradient that is applied as soon as it is there must not be asked for by anyone,
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import msgspec.structs
@@ -87,7 +88,7 @@ def with_options(
     if options.one_by_one:
         timeline, added = one_by_one(timeline)
     if options.used_up:
-        timeline, seconds = used_up(timeline)
+        timeline, seconds = used_up(timeline, states_away=options.states_away)
         added += seconds
     if options.states_away:
         assert link is not None
@@ -107,23 +108,18 @@ def states_sent_away(
     Args:
         timeline: of the step; with gradients that are used up already, if they are.
         link: to host memory; no copy is taken to be hidden.
-        used_up: whether updates are made inside the backward pass: states of one parameter at a time are alive there.
+        used_up: whether updates are made inside the backward pass, where the timeline has states of one parameter at a
+            time already.
     """
-    weights = [one.bytes for one in timeline.buffers if one.category == "parameters"]
+    weights = _weights(timeline)
     share = max(weights, default=0) / max(1, sum(weights))
-    states = sum(
-        one.bytes for one in timeline.buffers if _leaves(one) and one.birth < timeline.end <= one.death
-    )  # fmt: skip
-    update, count = _update_bytes(timeline), 0
+    states, update, count = _state_bytes(timeline), _update_bytes(timeline), 0
     lives = list(timeline.buffers)
     for place, one in enumerate(lives):
         if _leaves(one) or _is_update(timeline, one):
             lives[place] = msgspec.structs.replace(one, bytes=0)
         elif one.category == "gradients" and one.birth >= timeline.begin:
             count += 1
-            if used_up:
-                own = int(one.bytes * states / max(1, sum(weights)))
-                lives[place] = msgspec.structs.replace(one, bytes=one.bytes + own)
     first = next((call.at for call in timeline.calls if call.phase == "optimizer"), timeline.end)
     if not used_up and first < timeline.end:
         held = int(share * (2 * states + update))
@@ -140,25 +136,57 @@ def _is_update(timeline: MemoryTimeline, one: BufferLife) -> bool:
     return one.category == "temporaries" and one.phase == "optimizer" and one.birth >= timeline.begin
 
 
-def used_up(timeline: MemoryTimeline) -> tuple[MemoryTimeline, float]:
+def _weights(timeline: MemoryTimeline) -> list[int]:
+    """Bytes of each parameter."""
+    return [one.bytes for one in timeline.buffers if one.category == "parameters"]
+
+
+def _state_bytes(timeline: MemoryTimeline) -> int:
+    """Bytes of states that can lie in host memory."""
+    return sum(one.bytes for one in timeline.buffers if _leaves(one) and one.birth < timeline.end <= one.death)
+
+
+def used_up(timeline: MemoryTimeline, *, states_away: bool = False) -> tuple[MemoryTimeline, float]:
     """The timeline where each gradient dies once it is applied, and the added seconds.
 
-    What an update allocates, for one parameter, is alive next to the gradient; later steps of the optimizer find
-    nothing to do.
+    A gradient is applied when the part of the backward pass that made it is over, and what only that part read is gone.
+    Then an update allocates what it needs, for one parameter after another; later steps of the optimizer find nothing
+    to do.
+
+    Args:
+        timeline: of the step.
+        states_away: whether states of a parameter are on the device for its update alone.
     """
-    sizes = [each.bytes for each in timeline.buffers if each.category == "parameters"]
+    weights = _weights(timeline)
     # What one call on all parameters allocates is as much for each as it is large.
-    beside = sum(sizes) if has_foreach(timeline) else max(sizes, default=0)
+    beside = sum(weights) if has_foreach(timeline) else max(weights, default=0)
     share = _update_bytes(timeline) / beside if beside else 0.0
+    if states_away:
+        share += _state_bytes(timeline) / max(1, sum(weights))
+    others = [one.birth for one in timeline.buffers if one.category != "gradients"]
     lives = list(timeline.buffers)
+    updates: dict[int, int] = {}
     for place, one in enumerate(timeline.buffers):
         if _is_applied(one):
-            lives[place] = msgspec.structs.replace(
-                one, death=min(one.death, one.birth + 1), bytes=one.bytes + int(share * one.bytes)
-            )
+            after = bisect_left(others, _last_added(timeline, one))
+            ends = min(one.death, others[after] if after < len(others) else timeline.end)
+            lives[place] = msgspec.structs.replace(one, death=ends)
+            updates[ends] = max(updates.get(ends, 0), int(share * one.bytes))
         elif _is_update(timeline, one):
             lives[place] = msgspec.structs.replace(one, bytes=0)
+    # At the end: places of others stay as they are.
+    lives += [
+        BufferLife(size, ends - 1, ends, -1, "temporaries", "backward", "", "")
+        for ends, size in updates.items()
+        if size
+    ]
     return msgspec.structs.replace(timeline, buffers=tuple(lives)), updates_of(timeline) * UPDATE_S
+
+
+def _last_added(timeline: MemoryTimeline, one: BufferLife) -> int:
+    """Event from which a gradient is complete: several parts of a backward pass add to that of a tied weight."""
+    adds = [timeline.calls[use] for use in one.uses]
+    return max([one.birth + 1, *(call.at for call in adds if call.phase == "backward")])
 
 
 def updates_of(timeline: MemoryTimeline) -> int:

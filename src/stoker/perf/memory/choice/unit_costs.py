@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.memory.choice.offloading import HostLink, saved_of
 from stoker.perf.memory.choice.tree_choice import Repeat, StepPart
-from stoker.perf.memory.choice.units import ModuleUnit, UnitPass, first_end, seconds_of
+from stoker.perf.memory.choice.units import ModuleUnit, UnitPass, call_ends, first_end, seconds_of
 from stoker.perf.memory.timeline import live_bytes
 from stoker.records.fitting import Keeps
 
@@ -52,7 +52,8 @@ class _Costs:
     def __init__(self, timeline: MemoryTimeline, products: bool, repeats: bool, link: HostLink | None) -> None:
         self._timeline, self._products, self._repeats, self._link = timeline, products, repeats, link
         self._live: NDArray[np.int64] = live_bytes(timeline)
-        self._ends = [call.at for call in timeline.calls]
+        self._starts = [call.at for call in timeline.calls]
+        self._ends = call_ends(timeline)
         self._least = _LEAST_SAVED * float(self._live.max(initial=0))
 
     def most(self, spans: Sequence[Span]) -> int:
@@ -84,7 +85,7 @@ class _Costs:
         spans = [span for each in unit.passes for span in (each.forward, each.backward)]
         need = self.most(spans)
         ways: tuple[Keeps, ...] = ("nothing", "products") if self._products and unit.has_products else ("nothing",)
-        found = [self._repeat(unit, keeps, need) for keeps in ways if self._repeats and unit.can_repeat]
+        found = [self._repeat(unit, keeps) for keeps in ways if self._repeats and unit.can_repeat]
         if self._link is not None and unit.can_leave:
             found.append(self._away(unit, need, self._link))
         return StepPart(unit.path, need, tuple(way for way in found if way is not None), self._inside(unit))
@@ -105,7 +106,7 @@ class _Costs:
         return Repeat("away", saves, seconds + REPEAT_S * len(unit.passes), need + saves)
 
     def _seconds(self, span: Span) -> float:
-        first, last = bisect_left(self._ends, span[0]), bisect_left(self._ends, span[1])
+        first, last = bisect_left(self._starts, span[0]), bisect_left(self._starts, span[1])
         return sum(call.seconds for call in self._timeline.calls[first:last])
 
     def _inside(self, unit: ModuleUnit) -> tuple[StepPart, ...]:
@@ -121,13 +122,15 @@ class _Costs:
         )]  # fmt: skip
         return (StepPart("", self.most(begin)), *self.sequence(unit.children), StepPart("", self.most(end)))
 
-    def _repeat(self, unit: ModuleUnit, keeps: Keeps, need: int) -> Repeat | None:
+    def _repeat(self, unit: ModuleUnit, keeps: Keeps) -> Repeat | None:
         saves = min(self._saves(each, keeps) for each in unit.passes)
         if saves < self._least:
             return None
         again = max(self._again(each, keeps, saves) for each in unit.passes)
         seconds = seconds_of(unit, keeps) + REPEAT_S * len(unit.passes)
-        return Repeat(keeps, saves, seconds, max(need, again))
+        first = max(self._first(each, keeps) for each in unit.passes)
+        need = max(first, again, self.most([each.backward for each in unit.passes]))
+        return Repeat(keeps, saves, seconds, need)
 
     def _saves(self, each: UnitPass, keeps: Keeps) -> int:
         """Bytes that are missing when the backward pass of later units runs."""
@@ -140,6 +143,17 @@ class _Costs:
             elif one.death > start and first_end(self._timeline, each, place, self._ends) <= start:
                 saved += one.bytes
         return saved - sum(buffers[place].bytes for place in each.inputs if buffers[place].death <= start)
+
+    def _first(self, each: UnitPass, keeps: Keeps) -> int:
+        """Most bytes that are alive in the first forward pass, which saves nothing but what it keeps."""
+        begin, stop = max(0, each.forward[0] - 1), each.forward[1]
+        live = self._live[begin:stop].copy()
+        for place in each.made:
+            one = self._timeline.buffers[place]
+            first = first_end(self._timeline, each, place, self._ends)
+            if first < min(one.death, stop) and not (keeps == "products" and place in each.products):
+                live[first - begin : one.death - begin] -= one.bytes
+        return int(live.max(initial=0))
 
     def _again(self, each: UnitPass, keeps: Keeps, saves: int) -> int:
         """Most bytes that are alive while the forward pass is repeated."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec.structs
 
-from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
+from stoker.perf.features.lifetimes import BufferLife, CallInTime, MemoryTimeline
 from stoker.perf.features.records import MATRIX_KINDS
 from stoker.records.fitting import Keeps
 
@@ -258,7 +258,7 @@ def repeated(timeline: MemoryTimeline, chosen: Collection[tuple[ModuleUnit, Keep
         """As above, of a death: where something else is born at that event, it is over before, as of an exchange."""
         return at + shifts[bisect_left(starts, at)] if at in born else moved(at)
 
-    ends = [call.at for call in timeline.calls]
+    ends = call_ends(timeline)
     lives = [
         msgspec.structs.replace(
             one, birth=moved(one.birth), death=ended(one.death), released=moved(one.released) if one.released else 0
@@ -307,16 +307,55 @@ def seconds_of(unit: ModuleUnit, keeps: Keeps) -> float:
     return unit.seconds - (unit.product_seconds if keeps == "products" else 0.0)
 
 
+def call_ends(timeline: MemoryTimeline) -> list[int]:
+    """For each call, the event by which what it alone has read is gone: the next allocation that is not of its results.
+
+    Args:
+        timeline: of the step.
+    """
+    order = sorted(range(len(timeline.buffers)), key=lambda place: timeline.buffers[place].birth)
+    births = [timeline.buffers[place].birth for place in order]
+    found: list[int] = []
+    for number, call in enumerate(timeline.calls):
+        at = bisect_left(births, call.at)
+        while at < len(births) and number in timeline.buffers[order[at]].uses:
+            at += 1
+        found.append(births[at] if at < len(births) else timeline.end)
+    return found
+
+
 def first_end(timeline: MemoryTimeline, each: UnitPass, place: int, ends: Sequence[int]) -> int:
-    """Event by which a buffer of a repeated pass is not needed any more, until it is made again."""
+    """Event by which a buffer of a repeated pass is not needed any more, until it is made again.
+
+    It is gone after the last call of the first pass that reads it, since nothing is saved there. A module that was
+    given it holds it until its forward pass is over. What a variable of a forward pass holds longer is not known.
+
+    Args:
+        timeline: of the step.
+        each: the pass.
+        place: of the buffer.
+        ends: of the timeline, by :func:`call_ends`.
+    """
     one, calls = timeline.buffers[place], timeline.calls
     others = [use for use in one.uses if not each.backward[0] <= calls[use].at < each.backward[1]]
     if one.death <= each.forward[1] or len(others) == len(one.uses) or any(h.buffer == place for h in timeline.held):
         return one.death  # its own backward pass is not what keeps it
     last = max(others, default=-1)
-    if last < 0 or last < each.calls[1]:
+    if last < 0:
         return min(one.death, max(each.forward[1], one.released))
     if calls[last].at >= each.backward[0]:
         return one.death
-    after = bisect_right(ends, calls[last].at)
-    return min(one.death, max(one.released, ends[after] if after < len(ends) else timeline.end))
+    if last < each.calls[1]:
+        last = _handed_over(calls, one.module, last, each.calls[1])
+    return min(one.death, max(one.released, ends[last]))
+
+
+def _handed_over(calls: Sequence[CallInTime], maker: str, last: int, stop: int) -> int:
+    """The last call, before a place, of the outermost module that was given what a call reads and another one made."""
+    readers = itertools.accumulate(calls[last].module.split("."), lambda path, name: f"{path}.{name}")
+    holder = next((path for path in readers if not f"{maker}.".startswith(f"{path}.")), None)
+    if holder is None:
+        return last
+    while last + 1 < stop and f"{calls[last + 1].module}.".startswith(f"{holder}."):
+        last += 1
+    return last

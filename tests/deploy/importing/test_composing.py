@@ -1,0 +1,101 @@
+"""What operations of torch are written as, against torch's own: any argument that they may have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from stoker.deploy.importing.composing import COMPOSED
+
+_aten: Any = torch.ops.aten
+
+
+def rand(*sizes: int) -> torch.Tensor:
+    return torch.randn(*sizes, generator=torch.Generator().manual_seed(sum(sizes)))
+
+
+IMAGE, ROW = rand(2, 6, 4, 8), rand(3, 8)
+CALLS: list[tuple[Any, tuple[Any, ...]]] = [
+    (_aten.group_norm.default, (IMAGE, 3, rand(6), rand(6), 1e-3)),
+    (_aten.group_norm.default, (IMAGE, 2)),
+    (_aten.instance_norm.default, (IMAGE, rand(6), rand(6), None, None, True, 0.1, 1e-3, True)),
+    (_aten.instance_norm.default, (IMAGE, None, None, rand(6), rand(6).abs(), False, 0.1, 1e-3, True)),
+    (_aten.rms_norm.default, (ROW, [8], rand(8), 1e-3)),
+    (_aten.rms_norm.default, (ROW, [8])),
+    (_aten.prelu.default, (IMAGE, rand(6))),
+    (_aten.prelu.default, (ROW, rand(1))),
+    (_aten.glu.default, (IMAGE, 1)),
+    (_aten.stack.default, ([ROW, -ROW], -1)),
+    (_aten.unbind.int, (IMAGE, 2)),
+    (_aten.repeat.default, (ROW, [2, 1, 3])),
+    (_aten.tile.default, (IMAGE, [2, 3])),
+    (_aten.hstack.default, ([ROW, ROW[:, :3]],)),
+    (_aten.hstack.default, ([ROW[0], ROW[1]],)),
+    (_aten.roll.default, (IMAGE, [1, -3], [2, 3])),
+    (_aten.roll.default, (ROW, [8], [1])),
+    (_aten.pixel_shuffle.default, (rand(2, 8, 3, 5), 2)),
+    (_aten.pixel_unshuffle.default, (IMAGE, 2)),
+    (_aten.channel_shuffle.default, (IMAGE, 3)),
+    (_aten.upsample_nearest1d.vec, (rand(2, 3, 5), None, [2.0])),
+    (_aten.upsample_nearest2d.vec, (IMAGE, [12, 8], None)),
+    (_aten.upsample_nearest2d.vec, (IMAGE, None, [0.5, 2.0])),
+    (_aten.pad.default, (IMAGE, [1, 2, 3, 0], "constant", 0.5)),
+    (_aten.pad.default, (IMAGE, [0, 1, 0, 0, 2, 1])),
+    (_aten.pad.default, (IMAGE, [-1, 2, 1, -3])),
+    (_aten.pad.default, (IMAGE, [2, 3, 1, 0], "reflect")),
+    (_aten.pad.default, (IMAGE, [2, 3, 1, 0], "replicate")),
+    (_aten.pad.default, (IMAGE, [2, 3, 1, 0], "circular")),
+    (_aten.amax.default, (IMAGE, [-1, 1])),
+    (_aten.amax.default, (IMAGE, [2], True)),
+    (_aten.amin.default, (IMAGE, [1], True)),
+    (_aten.max.dim, (IMAGE, 3)),
+    (_aten.min.dim, (IMAGE, 1, True)),
+    (_aten.maximum.default, (ROW, -ROW)),
+    (_aten.minimum.default, (ROW, -ROW)),
+    (_aten.addcmul.default, (ROW, ROW, ROW)),
+    (_aten.lerp.Scalar, (ROW, -ROW, 0.3)),
+    (_aten.lerp.Tensor, (ROW, -ROW, rand(8))),
+    (_aten.baddbmm.default, (rand(2, 4, 4), IMAGE[:, 0], IMAGE[:, 0].transpose(1, 2))),
+    (_aten.expand_as.default, (ROW[:, :1], ROW)),
+    (_aten.movedim.int, (IMAGE, 1, -1)),
+    (_aten.movedim.intlist, (IMAGE, [1, 2], [3, 1])),
+    (_aten.moveaxis.int, (IMAGE, 2, 1)),
+    (_aten.swapaxes.default, (IMAGE, 1, 3)),
+    (_aten.swapdims.default, (IMAGE, 1, 2)),
+    (_aten.narrow.default, (ROW, 1, 2, 3)),
+    (_aten.tensor_split.sections, (ROW, 3, 1)),
+    (_aten.tensor_split.indices, (ROW, [2, 3], 1)),
+    (_aten.mT.default, (IMAGE,)),
+]
+
+
+@pytest.mark.parametrize("at", range(len(CALLS)), ids=lambda at: f"{CALLS[at][0]}-{at}")
+def test_a_composition_is_what_torch_computes(at: int) -> None:
+    operation, given = CALLS[at]
+    found, real = COMPOSED[operation](*given), operation(*given)
+    for one, other in zip(
+        *(each if isinstance(each, (tuple, list)) else [each] for each in (found, real)), strict=True
+    ):
+        assert one.shape == other.shape
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_all_compositions_are_compared() -> None:
+    assert {operation for operation, _ in CALLS} == set(COMPOSED)
+
+
+@pytest.mark.parametrize(
+    ("operation", "given"),
+    [
+        (_aten.rms_norm.default, (IMAGE, [4, 8])),
+        (_aten.upsample_nearest2d.vec, (IMAGE, [5, 8], None)),
+        (_aten.amax.default, (IMAGE, [0, 1])),
+        (_aten.min.dim, (ROW, 0)),
+        (_aten.unbind.int, (ROW, 0)),
+        (_aten.roll.default, (ROW, [1])),
+    ],
+)
+def test_what_has_no_composition_stays(operation: Any, given: tuple[Any, ...]) -> None:
+    assert COMPOSED[operation](*given) is NotImplemented
