@@ -9,9 +9,10 @@ from stoker.deploy.rtl.folding import works_of
 from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.rtl.structure import Structure
 from stoker.deploy.search.contents import UnitContents
-from stoker.deploy.search.model import ResourceModel, design_contents, fitted, model_of
+from stoker.deploy.search.model import MeasuredSpecimen, ResourceModel, design_contents, estimated, fitted, model_of
 from stoker.deploy.search.specimens import narrow_specimens, small_networks, specimens
 from stoker.deploy.tools.devices import Fpga, fpga
+from stoker.ui.deploy.search_text import render_calibration
 from tests.deploy.search.unplaced import unplaced_model
 
 PARTS = [fpga(name) for name in ("ecp5-45k", "ice40-hx8k")]
@@ -105,6 +106,33 @@ def test_a_model_without_clocks_has_one_that_is_stated() -> None:
     assert model.clock_mhz(demand, 17) is None
     assert model.at(80.0).clock_mhz(demand, 17) == pytest.approx(80.0)
     assert model.at(80.0).demand(UnitContents(adders=40, multipliers=3)) == demand
+
+
+def test_specimens_without_clocks_are_fitted_and_shown_without_them() -> None:
+    pytest.importorskip("scipy")
+    part, known = fpga("xc7a100t"), unplaced_model()
+    chosen = specimens_on(part)
+    assert {each.name for each in narrow_specimens()} < {each.name for each in chosen}
+    structures = [lower(each.graph, each.foldings) for each in chosen]
+    measured = [
+        MeasuredSpecimen(
+            name=each.name, luts=round(found.luts), flip_flops=round(found.flip_flops), dsps=found.dsps,
+            block_rams=found.block_rams, clock_mhz=None,
+        )
+        for each, structure in zip(chosen, structures, strict=True)
+        for found in (estimated(structure, known).demand,)
+    ]  # fmt: skip
+    model = fitted(list(zip(structures, measured, strict=True)), part, "by hand")
+    assert (model.family, model.grade, model.period_ns) == ("xc7", "", {})
+    report = judged(model, structures)
+    for row in report.rows:
+        assert row.clock_mhz is None
+        assert row.luts[1] == pytest.approx(row.luts[0], rel=0.01)
+        assert row.flip_flops[1] == pytest.approx(row.flip_flops[0], rel=0.01)
+        assert (row.dsps[0], row.block_rams[0]) == (row.dsps[1], row.block_rams[1])
+    shown = render_calibration(report)
+    assert "MHz" not in shown
+    assert f"0 of {len(chosen)} designs differ" in shown
 
 
 def test_small_networks_are_few_combinations() -> None:

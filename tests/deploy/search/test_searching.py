@@ -149,7 +149,7 @@ def test_without_a_clock_times_are_cycles_and_with_a_stated_one_seconds() -> Non
 @pytest.mark.parametrize(
     ("device", "limits", "clock", "said"),
     [
-        ("xc7a35t", {"latency_s": 40e-6}, None, "`latency` is in seconds and needs a clock.*add --clock 100MHz"),
+        ("xc7a35t", {"latency_s": 40e-6}, None, "`latency` is in seconds and needs a clock.*such as `--clock 100MHz`"),
         ("xc7a35t", {"rate_per_s": 20e3}, None, "`rate` is in seconds and needs a clock.*not placed: no clock"),
         ("ecp5-45k", {"rate_per_s": 20e3}, 100.0, "`clock` must be left out for ecp5-45k.*got 100 MHz"),
         ("xc7a35t", {"rate_per_s": 20e3}, 100.0, ""),

@@ -156,7 +156,7 @@ def check_clock(part: Fpga, wanted: DesignLimits, clock_mhz: float | None) -> No
         limit = "latency" if math.isfinite(wanted.latency_s) else "rate"
         raise ValueError(
             f"`{limit}` is in seconds and needs a clock, and designs for {part.name} are {UNPLACED}; state the clock "
-            "that the design will have: add --clock 100MHz, say, or leave the limit out"
+            "that the design will have, such as `--clock 100MHz`, or leave the limit out"
         )
 
 
