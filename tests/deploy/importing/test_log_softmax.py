@@ -17,6 +17,7 @@ from stoker.deploy.engines.native.engine import CompiledEngine
 from stoker.deploy.engines.onnx_engine import OnnxEngine
 from stoker.deploy.importing.quantising import quantise
 from stoker.deploy.importing.samples import Samples
+from stoker.deploy.ir import operations as op
 
 pytestmark = pytest.mark.integration
 
@@ -69,16 +70,21 @@ def trained(model: nn.Module, images: torch.Tensor, classes: torch.Tensor, round
     return model.eval()
 
 
-def check(model: nn.Module, samples: Samples, unseen: tuple[torch.Tensor, torch.Tensor], folder: Path) -> None:
-    """Flips of at most 0.5 %, a loss that is close, and three executions that are equal."""
+def check(
+    model: nn.Module, samples: Samples, unseen: tuple[torch.Tensor, torch.Tensor], folder: Path, most: float
+) -> None:
+    """Few flips, none by the logarithm, a loss that is close, and three executions that are equal."""
     found = quantise(model, samples)
-    assert [type(each).__name__ for each in found.graph.operations][-1] == "Add"
+    last = found.graph.operations[-1]
+    assert isinstance(last, op.Add)
     images, classes = unseen
     given = {found.graph.inputs[0].name: images.numpy()}
     whole = NumpyEngine(found.graph)(given)["output"]
     with torch.no_grad():
         real = model(images).numpy()
-    assert (whole.argmax(axis=1) != real.argmax(axis=1)).mean() <= 0.005
+    assert (whole.argmax(axis=1) != real.argmax(axis=1)).mean() <= most
+    scores = NumpyEngine(found.graph).all_values(given)[last.sources[0]]
+    assert np.array_equal(scores.argmax(axis=1), whole.argmax(axis=1))
     losses = [float(F.nll_loss(torch.as_tensor(each), classes)) for each in (whole, real)]
     assert losses[0] == pytest.approx(losses[1], rel=0.05, abs=0.003)
     shares = np.exp(whole.astype(np.float64)).sum(axis=1)
@@ -88,6 +94,7 @@ def check(model: nn.Module, samples: Samples, unseen: tuple[torch.Tensor, torch.
         assert np.array_equal(engine(given)["output"], whole)
 
 
+@pytest.mark.slow("trains and quantises a network, and compiles its engine")
 def test_decisions_and_losses_of_a_small_classifier_hold(tmp_path: Path) -> None:
     torch.manual_seed(0)
     images, classes = digits(8)
@@ -95,13 +102,15 @@ def test_decisions_and_losses_of_a_small_classifier_hold(tmp_path: Path) -> None
         nn.Conv2d(1, 8, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Dropout(), nn.Linear(72, 10), nn.LogSoftmax(dim=1)
     )
     trained(model, images[:1200], classes[:1200], 12)
-    check(model, Samples((images[:1200],), classes[:1200]), (images[1200:], classes[1200:]), tmp_path)
+    check(model, Samples((images[:1200],), classes[:1200]), (images[1200:], classes[1200:]), tmp_path, 0.005)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow("trains and quantises a network of 1.2 million weights")
+@pytest.mark.timeout(600)
 def test_the_example_of_mnist_is_quantised_as_it_stands(tmp_path: Path) -> None:
     torch.manual_seed(0)
     images, classes = digits(28)
-    model = trained(Net(), images[:1200], classes[:1200], 2)
-    check(model, Samples((images[:600],), classes[:600]), (images[1200:1600], classes[1200:1600]), tmp_path)
+    model = trained(Net(), images[:1200], classes[:1200], 4)
+    # One of 300 is a third of a percent, and digits that were made larger are less certain than those of MNIST.
+    check(model, Samples((images[:400],), classes[:400]), (images[1200:1500], classes[1200:1500]), tmp_path, 0.01)
