@@ -82,6 +82,21 @@ def test_host_memory_is_taken_where_plans_without_it_are_not_what_they_promise()
     assert not uses_host(naive), "by prediction alone it is never asked"
 
 
+def test_a_plan_that_misses_by_less_than_its_interval_is_traced_before_host_memory_is_asked() -> None:
+    """As a program whose least plan is predicted some hundred bytes above the budget, and traces below it."""
+    seen: list[FitPlan] = []
+    asked = question(LEAST - 100, QUICK, last=True)
+    plan = CertifiedChoice(asked, certified_as((0.9995, 1.0), (0, 0), seen)).plan()
+    assert plan.fits
+    assert not uses_host(plan)
+    assert len(seen) == 1
+    above = CertifiedChoice(asked, certified_as((1.0, 1.0), (0, 0), [])).plan()
+    assert above.fits
+    assert uses_host(above), "where the trace is no lower than the prediction"
+    far = question(int(0.99 * LEAST), QUICK, last=True)
+    assert uses_host(CertifiedChoice(far, certified_as((0.5, 1.0), (0, 0), [])).plan())
+
+
 def test_host_memory_that_is_last_waits_for_the_least_plan_without_it() -> None:
     budget = int(1.1 * LEAST)
     plan = CertifiedChoice(question(budget, QUICK, last=True), certified_as((1.08, 1.0), (0, 0), [])).plan()

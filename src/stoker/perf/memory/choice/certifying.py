@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec.structs
 
-from stoker.perf.memory.choice.fitting import FitQuestion, plan_fit
+from stoker.perf.memory.choice.fitting import INTERVAL_FRAC, FitQuestion, plan_fit
 from stoker.records.fitting import FitPlan
 
 _ROUNDS = 4
@@ -84,7 +84,9 @@ class CertifiedChoice:
             plan = plan_fit(self.question, margin=self.question.budget if is_last else margin, host=host)
             if not plan.measures:
                 return plan if plan.fits else None
-            if not (plan.fits or is_final):
+            # What misses by less than a prediction is off may fit after all: its trace tells.
+            is_near = plan.lacks_bytes <= INTERVAL_FRAC * self.question.budget
+            if not (is_near or is_final):
                 return None
             answer = self._certify(self.question, plan)
             if isinstance(answer, RefusedPlan):
