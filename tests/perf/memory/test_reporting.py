@@ -63,3 +63,10 @@ def test_what_ranks_share_is_priced_against_the_step_with_ddps_exchange_or_not_a
     assert share({"ddp": 100.0, "fsdp": 25.0}) == -0.75
     assert share({"ddp": 100.0}) is None
     assert share({"fsdp": 125.0}) is None
+
+
+def test_a_traced_weight_has_the_rows_by_which_ranks_share_it() -> None:
+    weights = [each for each in PLAIN[1].buffers if each.category == "parameters"]
+    assert weights
+    assert all(each.rows and each.bytes % (4 * each.rows) == 0 for each in weights)
+    assert not any(each.rows for each in PLAIN[1].buffers if each.category != "parameters")

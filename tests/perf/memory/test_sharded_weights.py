@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.perf.features.lifetimes import BufferLife, CallInTime, MemoryTimeline
+from stoker.perf.memory.remedies import part_of_rows
 from stoker.perf.memory.sharded_weights import with_shares
 from stoker.perf.memory.timeline import live_bytes, peak_before, step_peak
 
@@ -52,6 +53,22 @@ def peak(weights: list[int], kept: int, ranks: int, rest: int = 0, target: str =
 def test_a_backward_pass_has_blocks_whole_besides_the_shares(target: str, blocks: int) -> None:
     # Weights, gradients, the next block's buffer, on GPUs the last one's reduction; shares of six, gradients of four.
     assert peak([1000] * 6, 0, 4, target=target) == blocks * 1000 + (6 + 4) * 1000 // 4
+
+
+def test_ranks_share_weights_by_rows_and_gather_empty_ones() -> None:
+    even = chain([1000] * 6, rest=400)
+
+    def of_rows(rows: int) -> MemoryTimeline:
+        lives = (msgspec.structs.replace(even.buffers[0], rows=rows), *even.buffers[1:])
+        return msgspec.structs.replace(even, buffers=lives)
+
+    units = [f"blocks.{number}" for number in range(6)]
+    ten, eight = (step_peak(with_shares(of_rows(rows), units, (), 4)).bytes for rows in (10, 8))
+    assert eight == step_peak(with_shares(even, units, (), 4)).bytes
+    # Two rows of 40 bytes that are empty, while the weight is whole, and half a row that the first rank has more.
+    assert ten == eight + 2 * 40 + 20
+    part = part_of_rows(of_rows(10).buffers, 4)
+    assert [part(nbytes) for nbytes in (400, 1000, 1001)] == [3 * 40, 250, 251]
 
 
 def test_a_block_is_copied_out_of_its_buffer_beside_that_of_the_one_before() -> None:
