@@ -62,11 +62,13 @@ class Scratch(msgspec.Struct, frozen=True, array_like=True):
     """Memory that a kernel takes while it runs, on GPUs with tensor cores for fp32."""
 
     at: int
-    """Events before it, those of its outputs among them."""
+    """Events before it is freed, those of its outputs among them."""
     bytes: int
     phase: Phase
     module: str
     line: str
+    held_for: int = 0
+    """Number of these that happen while it is held: its last outputs are allocated then."""
 
 
 class HeldVariable(msgspec.Struct, frozen=True):

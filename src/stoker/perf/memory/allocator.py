@@ -122,10 +122,12 @@ class AllocatorReplay:
         """
         wanted = rounded(size)
         small = wanted <= _SMALL
-        block = self._best(wanted, small)
-        if block is None:
+        free = self._free[small]
+        place = self._best(wanted, free)
+        if place < len(free):
+            block = self._at.pop(free.pop(place)[1])
+        else:
             block = self._grown(wanted, small) if self._expandable else self._reserved_for(wanted, small)
-        self._take_out(block)
         rest = block.size - wanted
         if splits(rest, small=small or self._expandable):
             left = _Block(block.address + wanted, rest, small, block.segment, before=block, after=block.after)
@@ -173,25 +175,24 @@ class AllocatorReplay:
         """Address and bytes of each allocated block, in the order of addresses."""
         return sorted((address, block.size) for address, block in self._blocks.items())
 
-    def _best(self, wanted: int, small: bool) -> _Block | None:
-        free = self._free[small]
+    def _best(self, wanted: int, free: list[tuple[int, int]]) -> int:
+        """Place of the best fit among free blocks; their number if none fits."""
         place = bisect_left(free, (wanted, 0))
         if self._expandable and place + 1 < len(free) and self._at[free[place][1]].after is None:
             # The end of a segment that grows counts as large as it may become.
             place += 1
-        return self._at[free[place][1]] if place < len(free) else None
+        return place
 
     def _reserved_for(self, wanted: int, small: bool) -> _Block:
+        """A segment, whole and not among free blocks yet."""
         size = segment_bytes(wanted)
         self._make_room(size)
         address = self._address_of(size)
         self._reserve(address, size)
-        block = _Block(address, size, small, address)
-        self._put_in(block)
-        return block
+        return _Block(address, size, small, address)
 
     def _grown(self, wanted: int, small: bool) -> _Block:
-        """The end of the segment, extended by as many of its pages as the request lacks."""
+        """The end of the segment, extended by as many pages as the request lacks, and taken out of free blocks."""
         segment = 0 if small else _GAP
         last = self._tails.get(segment)
         has = last.size if last is not None and last.free else 0
@@ -203,9 +204,8 @@ class AllocatorReplay:
         if last is not None and last.free:
             self._take_out(last)
             last.size += more
-            self._put_in(last)
             return last
-        return self._append(last, _Block(end, more, small, segment))
+        return self._linked(last, _Block(end, more, small, segment))
 
     def _make_room(self, more: int) -> None:
         """Returns free segments if the limit asks for it, as the allocator does when the driver refuses."""
@@ -225,17 +225,21 @@ class AllocatorReplay:
         return self._end
 
     def _append(self, last: _Block | None, block: _Block) -> _Block:
-        """Puts a block behind the last one of its segment."""
-        block.before = last
-        if last is not None:
-            last.after = block
-        self._tails[block.segment] = block
+        """Puts a block behind the last one of its segment, free or allocated."""
+        self._linked(last, block)
         if block.free:
             self._put_in(block)
         else:
             self._blocks[block.address] = block
             self.allocated += block.size
             self.peak_allocated = max(self.peak_allocated, self.allocated)
+        return block
+
+    def _linked(self, last: _Block | None, block: _Block) -> _Block:
+        block.before = last
+        if last is not None:
+            last.after = block
+        self._tails[block.segment] = block
         return block
 
     def _merged(self, first: _Block, second: _Block) -> _Block:

@@ -18,17 +18,19 @@ def on_gpu(timeline: MemoryTimeline, card: Gpu) -> MemoryTimeline:
     """The timeline with what libraries and kernels take on a GPU.
 
     Kernels' memory is known where the GPU has tensor cores for fp32 (from Ampere on); others take other kernels. Each
-    buffer is allocated after the outputs of its call, and freed before anything else happens.
+    buffer is allocated after the outputs of its call but for those it is held for, and freed before anything else
+    happens.
     """
     if card.generation in _WITH_LARGE:
         timeline = msgspec.structs.replace(timeline, workspace_bytes=_LARGE_WORKSPACE_BYTES)
     if "tf32" not in card.rates or not timeline.scratch:
         return timeline
-    ran = [each.at for each in timeline.scratch]
+    taken = [each.at - each.held_for for each in timeline.scratch]
+    ended = [each.at for each in timeline.scratch]
 
     def moved(at: int) -> int:
         """An event, or what is before it: kernels that ran until then come first."""
-        return at + 2 * bisect_right(ran, at) if at >= 0 else at
+        return at + bisect_right(taken, at) + bisect_right(ended, at) if at >= 0 else at
 
     lives = [
         msgspec.structs.replace(
@@ -36,17 +38,17 @@ def on_gpu(timeline: MemoryTimeline, card: Gpu) -> MemoryTimeline:
         )
         for each in timeline.buffers
     ]  # fmt: skip
-    taken = [
-        BufferLife(each.bytes, at, at + 1, at, "temporaries", each.phase, each.module, each.line)
+    scratch = [
+        BufferLife(each.bytes, at, at + each.held_for + 1, at, "temporaries", each.phase, each.module, each.line)
         for number, each in enumerate(timeline.scratch)
-        for at in (each.at + 2 * number,)
+        for at in (each.at - each.held_for + 2 * number,)
     ]
     calls = (msgspec.structs.replace(call, at=moved(call.at)) for call in timeline.calls)
-    every = [*lives, *taken]
+    every = [*lives, *scratch]
     order = sorted(range(len(every)), key=lambda place: every[place].birth)
     places = {place: number for number, place in enumerate(order)}
     held = (msgspec.structs.replace(each, buffer=places[each.buffer]) for each in timeline.held)
     return msgspec.structs.replace(
-        timeline, begin=moved(timeline.begin), end=timeline.end + 2 * len(taken),
+        timeline, begin=moved(timeline.begin), end=timeline.end + 2 * len(scratch),
         buffers=tuple(every[place] for place in order), calls=tuple(calls), held=tuple(held), scratch=(),
     )  # fmt: skip

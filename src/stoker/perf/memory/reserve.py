@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import itemgetter
 
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.records import Phase
@@ -18,6 +21,8 @@ _OF_PASSES = ("activations", "temporaries")
 """Memory that a pass makes; what else is made in one is parameters, inputs and states."""
 _STEPS = 3
 """Steps after which the reserve of steps that are all alike grew no more in the traces that were replayed."""
+_KEPT = 8
+"""Replays that are kept: a report, its remedies and its plan ask for the same ones (10 of 15 of a model of 7B)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,7 @@ class Reserve:
         return self.reserved - self.requested
 
 
+@lru_cache(maxsize=_KEPT)
 def replay(
     timeline: MemoryTimeline, *, expandable: bool = False, limit: float = math.inf, workspace_bytes: int = 0
 ) -> Reserve:
@@ -71,49 +77,53 @@ class _Run:
     def __init__(self, timeline: MemoryTimeline, allocator: AllocatorReplay, workspace_bytes: int) -> None:
         self.timeline, self.allocator = timeline, allocator
         self._workspace = workspace_bytes
-        self._without: set[Phase] = {"forward", "backward"}
-        self._births: dict[int, list[int]] = {}
-        self._deaths: dict[int, list[int]] = {}
-        for place, buffer in enumerate(timeline.buffers):
-            self._births.setdefault(buffer.birth, []).append(place)
-            self._deaths.setdefault(buffer.death, []).append(place)
+        self._without: set[Phase] = {"forward", "backward"} if workspace_bytes else set()
+        buffers = timeline.buffers
+        # A request is known by the buffer's place, a free by its complement; at one event, frees come first.
+        order = [(2 * each.death, ~place) for place, each in enumerate(buffers)]
+        order += [(2 * each.birth + 1, place) for place, each in enumerate(buffers)]
+        self._order = sorted(order, key=itemgetter(0))
         self._addresses: dict[int, int] = {}
-        self._sizes: dict[int, int] = {}
         self._requested = self.most = 0
-        carried = [place for place, each in enumerate(timeline.buffers) if each.birth < timeline.begin <= each.death]
-        self._carried_in = [place for place in carried if timeline.buffers[place].death < timeline.end]
+        begin, end = timeline.begin, timeline.end
+        self._carried_in = [
+            place for place, each in enumerate(buffers) if each.birth < begin <= each.death and each.death < end
+        ]  # fmt: skip
         self._carried_out = [
-            place for place, each in enumerate(timeline.buffers)
-            if each.birth >= timeline.begin and each.death >= timeline.end
+            place for place, each in enumerate(buffers) if each.birth >= begin and each.death >= end
         ]  # fmt: skip
 
     def play(self, start: int, stop: int) -> None:
         """Requests and frees of these events."""
-        for at in range(start, stop):
-            for place in self._deaths.get(at, ()):
-                self._free(place)
-            for place in self._births.get(at, ()):
-                buffer = self.timeline.buffers[place]
-                if buffer.phase == "backward" or buffer.category in _OF_PASSES:
-                    self._multiply(buffer.phase)
-                self._allocate(place, buffer.bytes)
+        buffers, addresses, allocate = self.timeline.buffers, self._addresses, self.allocator.allocate
+        first, last = (bisect_left(self._order, (2 * at,)) for at in (start, stop))
+        for _, place in self._order[first:last]:
+            if place < 0:
+                self._free(~place)
+                continue
+            buffer = buffers[place]
+            if self._without and (buffer.phase == "backward" or buffer.category in _OF_PASSES):
+                self._multiply(buffer.phase)
+            if size := buffer.bytes:
+                addresses[place] = allocate(size)
+                self._requested += size
+                if self._requested > self.most:
+                    self.most = self._requested
 
     def repeat(self) -> None:
         """One more step: what it frees of the step before is what that one left."""
         left: dict[tuple[str, int], deque[int]] = {}
         for place in self._carried_out:
             left.setdefault(self._kind(place), deque()).append(place)
-        moved: dict[int, tuple[int, int]] = {}
+        moved: dict[int, int] = {}
         for place in self._carried_in:
             waiting = left.get(self._kind(place))
             if waiting:
-                other = waiting.popleft()
-                moved[place] = self._addresses.pop(other), self._sizes.pop(other)
+                moved[place] = self._addresses.pop(waiting.popleft())
         for waiting in left.values():
             for place in waiting:
                 self._free(place)
-        self._addresses |= {place: address for place, (address, _) in moved.items()}
-        self._sizes |= {place: size for place, (_, size) in moved.items()}
+        self._addresses |= moved
         self.play(self.timeline.begin, self.timeline.end)
 
     def _kind(self, place: int) -> tuple[str, int]:
@@ -122,21 +132,13 @@ class _Run:
 
     def _multiply(self, phase: Phase) -> None:
         """A thread's first product takes its workspace: the program's in a forward pass, autograd's in a backward."""
-        if self._workspace and phase in self._without:
+        if phase in self._without:
             self._without.discard(phase)
             self.allocator.allocate(self._workspace)
             self._requested += self._workspace
-
-    def _allocate(self, place: int, size: int) -> None:
-        if not size:
-            return
-        self._addresses[place] = self.allocator.allocate(size)
-        self._sizes[place] = size
-        self._requested += size
-        self.most = max(self.most, self._requested)
 
     def _free(self, place: int) -> None:
         address = self._addresses.pop(place, None)
         if address is not None:
             self.allocator.free(address)
-            self._requested -= self._sizes.pop(place)
+            self._requested -= self.timeline.buffers[place].bytes

@@ -79,7 +79,9 @@ def stretched(timeline: MemoryTimeline, times: int) -> MemoryTimeline:
         for each in timeline.buffers
     )  # fmt: skip
     calls = tuple(msgspec.structs.replace(call, at=times * call.at) for call in timeline.calls)
-    scratch = tuple(msgspec.structs.replace(each, at=times * each.at) for each in timeline.scratch)
+    scratch = tuple(
+        msgspec.structs.replace(each, at=times * each.at, held_for=times * each.held_for) for each in timeline.scratch
+    )
     return msgspec.structs.replace(
         timeline, begin=begin, end=times * timeline.end, buffers=lives, calls=calls, scratch=scratch
     )

@@ -29,6 +29,8 @@ class Cost(NamedTuple):
     writes: Sequence[Touch]
     scratch: tuple[float, ...] = ()
     """Bytes that each of its kernels takes while it runs, besides these."""
+    held_for: int = 0
+    """Number of its last results that are allocated while the kernels' memory is held already."""
 
 
 Formula = Callable[[tuple[Any, ...], list[Tensor], list[Tensor]], Cost]

@@ -104,6 +104,8 @@ class Recurrent(torch.autograd.Function):
         copies = [torch.empty_like(x)] if turned else []
         out = x.new_empty((shape[1], shape[0], shape[2])).transpose(0, 1) if turned else x.new_empty(shape)
         layers = h.shape[0]
+        states = [x.new_empty(each.shape, dtype=each.dtype) for each in (h, c) if each is not None]
+        # The last, behind the workspace (``_cudnn_rnn``; in a recorded run the workspace left a hole below it).
         reserve = x.new_empty((recurrent_reserve(gates, layers, directions), tokens, hidden))
         ctx.save_for_backward(x, h, c, out, reserve, *weights)
         width = sum(matrix.numel() for matrix in matrices)
@@ -113,9 +115,9 @@ class Recurrent(torch.autograd.Function):
         taken = scratch.recurrent(tokens * hidden * directions * x.element_size(), sum(each.nbytes for each in weights))
         ctx.rest = name, flops, again, taken, record, turned
         ctx.dims = (tokens, steps, x.shape[-1], hidden, layers, gates)
-        states = [torch.empty_like(h), *([torch.empty_like(c)] if c is not None else [])]
         reads = [*_all(x, h, c, *weights), Touch(matrices[1], again)]
-        record(name, Cost("rnn", flops, ctx.dims, reads, _all(*copies, out, reserve, *states), taken), x.dtype)
+        made = _all(*copies, out, *states, reserve)
+        record(name, Cost("rnn", flops, ctx.dims, reads, made, taken, held_for=1), x.dtype)
         return (out, *states)
 
     @staticmethod

@@ -47,8 +47,8 @@ class Buffers:
         """Variable that holds a buffer when a backward pass begins, where it is assigned, and where it is read last."""
         self.old_roles: dict[int, Role] = {}
         """What else was used so when the step began, such as gradients of the step before; no part of the features."""
-        self.scratch: list[tuple[int, int, Phase, int, str]] = []
-        """Memory of kernels while they run: events before it, bytes, phase, module and line."""
+        self.scratch: list[tuple[int, int, Phase, int, str, int]] = []
+        """Memory of kernels while they run: events before it, bytes, phase, module, line, outputs it is held for."""
         self.grows: tuple[GrowingHolder, ...] = ()
         """Containers of the program that hold more after the step than before it."""
         self._numbers: dict[int, int] = {}
@@ -85,10 +85,16 @@ class Buffers:
         self._events.append(number)
         return number
 
-    def note_scratch(self, sizes: Iterable[float], module: int) -> None:
-        """Records what the kernels took that have just made their outputs, one after another."""
+    def note_scratch(self, sizes: Iterable[float], module: int, held_for: int = 0) -> None:
+        """Records what the kernels took that have just made their outputs, one after another.
+
+        Args:
+            sizes: bytes of each.
+            module: that called them.
+            held_for: outputs, the last of them, that were allocated while it was held.
+        """
         for size in sizes:
-            self.scratch.append((self.now, int(size), self.phase, module, program_line()))
+            self.scratch.append((self.now, int(size), self.phase, module, program_line(), held_for))
 
     def alias(self, twin: Tensor, of: Tensor) -> None:
         """Declares that a tensor stands for the memory of another one."""

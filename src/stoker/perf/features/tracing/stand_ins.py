@@ -28,7 +28,7 @@ class StandIns:
     """
 
     def __init__(self, recorder: DispatchRecorder) -> None:
-        self._record = recorder.record
+        self._record, self._number = recorder.record, recorder.buffers.number
         self.functional: dict[str, Callable[..., Any]] = {
             "scaled_dot_product_attention": self._attention,
             "dropout": self._dropout,
@@ -95,6 +95,9 @@ class StandIns:
         h, c = states if isinstance(states, (tuple, list)) else (states, None)
         x, h, *weights = _cast(x, h, *weights)
         c = _cast(c)[0] if c is not None else None
+        for each in (h, c):
+            if each is not None:  # also zeros that torch made: they are there before any result
+                self._number(each)
         steps = second.numel() if packed else x.shape[1 if batch_first else 0]
         directions = 2 if both else 1
         hidden = (c if c is not None else h).shape[-1]
