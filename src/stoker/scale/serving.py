@@ -253,6 +253,12 @@ class ServingQueue:
                 samples += request.samples
                 if request.kind is None:
                     break
+        if wait_s and chosen and samples < self.batch and not self._heap and not others:
+            # It can become larger until its engine is idle.
+            for request in chosen:
+                self._enter(request)
+                heapq.heappush(self._heap, (request.priority, request.deadline_s, request.number, request))
+            chosen, samples = [], 0
         for entry in others:
             heapq.heappush(self._heap, entry)
         if not chosen and not dropped:
