@@ -91,6 +91,7 @@ def test_all_compositions_are_compared() -> None:
     [
         (_aten.rms_norm.default, (IMAGE, [4, 8])),
         (_aten.upsample_nearest2d.vec, (IMAGE, [5, 8], None)),
+        (_aten.upsample_nearest2d.vec, (IMAGE, None, [0.55, 1.0])),  # of 4 rows 2, the first two
         (_aten.amax.default, (IMAGE, [0, 1])),
         (_aten.min.dim, (ROW, 0)),
         (_aten.unbind.int, (ROW, 0)),

@@ -20,7 +20,7 @@ from stoker.deploy.hardware.activity import read_activity
 from stoker.deploy.package.folder import IntegerPackage, read_package
 from stoker.deploy.search.engine_model import engine_model_of
 from stoker.deploy.search.engines import EngineFamily
-from stoker.deploy.search.families import Dataflow, SearchedPackage, StructureFamily, constant_forms
+from stoker.deploy.search.families import ConstantForms, Dataflow, SearchedPackage, StructureFamily, constant_forms
 from stoker.deploy.search.model import ResourceModel, model_of
 from stoker.deploy.search.report import report_of
 from stoker.deploy.search.searching import DesignLimits, RefusedFamily, check_clock, search
@@ -121,10 +121,12 @@ def searched(
                 if structure == "engine":
                     families.append(EngineFamily(package, part, engine_model_of(part)))
                     continue
+                # A model that was fitted to no unit with weights in the circuit says nothing of one.
+                forms = constant_forms(package.graph) if in_circuit and model.sums_off else ConstantForms()
                 # The first of equals is picked: weights are in the circuit only where that takes less.
-                families.append(Dataflow(package, part, model, host=host))
-                if in_circuit and model.sums_off:  # else it was fitted to no such unit
-                    families.append(Dataflow(package, part, model, constant_forms(package.graph), host))
+                families.append(Dataflow(package, part, model, ConstantForms(refused=forms.refused), host))
+                if forms.sums:
+                    families.append(Dataflow(package, part, model, forms, host))
             except ValueError as error:
                 refused.append(RefusedFamily(name, structure, str(error)))
     if not families:

@@ -84,7 +84,7 @@ def design(
     if updatable and host_tables:
         raise ValueError(
             f"an updatable design must have its tables on the chip, got {', '.join(host_tables)} on the host; "
-            "leave out `--table-room` or `--updatable`"
+            "search with `--tables chip`, or leave out `--host-table`, `--table-room` or `--updatable`"
         )
     own = device_graph(graph, host_tables or ())
     structure = lower(own, foldings, fifos=fifos, updatable=updatable, constant=constant)

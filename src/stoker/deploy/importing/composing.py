@@ -120,7 +120,12 @@ def _channel_shuffle(x: Tensor, groups: int) -> Tensor:
 
 
 def _upsample_nearest(x: Tensor, sizes: Sequence[int] | None, factors: Sequence[float] | None) -> Any:
-    """By whole factors, each way."""
+    """By whole factors, each way.
+
+    Of other factors torch chooses the elements by the factor that was written, not by the sizes that come of it.
+    """
+    if sizes is None and not all(max(by, 1 / by).is_integer() for by in factors or ()):
+        return NotImplemented
     wanted = sizes or [math.floor(size * by) for size, by in zip(x.shape[2:], factors or (), strict=True)]
     for axis, (size, into) in enumerate(zip(x.shape[2:], wanted, strict=True), 2):
         if into % size == 0:

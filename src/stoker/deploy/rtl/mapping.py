@@ -66,7 +66,7 @@ def lower(
     if updatable and constant:
         raise ValueError(
             f"an updatable design must have its weights in memories, got {', '.join(sorted(constant))} in the circuit; "
-            "leave out `--constant` or `--updatable`"
+            "search with `--weights memories`, or leave out `--constant` or `--updatable`"
         )
     works = works_of(graph)
     cycles = max((work.cycles(foldings[name]) for name, work in works.items()), default=1)

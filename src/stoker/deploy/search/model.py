@@ -37,7 +37,7 @@ class DeviceDemand:
     """What is taken of an FPGA.
 
     Attributes:
-        luts: lookup tables of four inputs.
+        luts: lookup tables, of the family's number of inputs.
         flip_flops: of one bit.
         dsps: hardware multipliers.
         block_rams: block memories.
