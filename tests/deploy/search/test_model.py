@@ -36,7 +36,7 @@ def test_the_shipped_model_is_of_these_specimens_and_near_them(shipped: Shipped)
     assert [each.name for each in model.specimens] == [each.name for each in specimens_on(part)]
     rows = judged(model, structures).rows
     assert all(row.dsps[0] == row.dsps[1] and row.block_rams[0] == row.block_rams[1] for row in rows)
-    assert all((row.clock_mhz is not None) == part.is_placed for row in rows)
+    assert any(row.clock_mhz is not None for row in rows) == part.is_placed
     for kind, usual, worst in (("luts", 0.08, 0.2), ("flip_flops", 0.08, 0.2), ("clock_mhz", 0.08, 0.2)):
         pairs = [pair for row in rows if (pair := getattr(row, kind)) is not None]
         if not pairs:
