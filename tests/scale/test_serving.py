@@ -131,7 +131,7 @@ def test_after_a_stop_of_the_whole_service_the_queue_is_itself_again_within_a_se
 
 
 def test_what_an_engine_that_computes_cannot_bring_in_time_is_dropped() -> None:
-    queue = ServingQueue(ServingRules(slo_s=SLO_S), CURVE)
+    queue = ServingQueue(ServingRules(slo_s=SLO_S, max_batch=1), CURVE)
     batch = queue.started(0.0, 4e-3)
     assert queue.left_s(1e-3, batch) == pytest.approx(3e-3)
     for number, deadline_s in enumerate((4e-3, 9e-3)):
@@ -145,6 +145,55 @@ def test_what_an_engine_that_computes_cannot_bring_in_time_is_dropped() -> None:
     queue.ended(5e-3, batch, 32, 5e-3)
     queue.begins(5e-3, ahead)
     assert queue.left_s(5e-3, ahead) == pytest.approx(chosen.expected_s)
+
+
+@pytest.mark.parametrize("wait_s", [None, 0.0, 3e-3], ids=["idle", "late", "punctual"])
+def test_what_drops_leave_is_not_bound_to_an_engine_that_computes(wait_s: float | None) -> None:
+    """Under overload places of late ones would be lost: others come for them until the engine is idle."""
+    queue = ServingQueue(ServingRules(slo_s=SLO_S, max_batch=4), CURVE)
+    if wait_s is not None:
+        queue.started(0.0, wait_s)
+    for number in range(4):
+        queue.arrive(QueuedRequest(number, 1, 1e-3 if number == 0 else SLO_S))
+    assert queue.is_full
+    chosen = queue.next_batch(0.0, wait_s)
+    assert chosen is not None
+    assert list(chosen.dropped) == [0]
+    if wait_s is None:
+        assert [each.number for each in chosen.requests] == [1, 2, 3]
+        assert queue.num_waiting == 0
+        return
+    assert list(chosen.requests) == []
+    assert (queue.num_waiting, queue.waiting_samples, queue.next_batch(0.0, wait_s)) == (3, 3, None)
+    queue.arrive(QueuedRequest(4, 1, SLO_S))
+    chosen = queue.next_batch(0.0, wait_s)
+    assert chosen is not None
+    assert [each.number for each in chosen.requests] == [1, 2, 3, 4]
+
+
+def test_what_an_engine_that_computes_did_not_get_is_there_once_it_is_idle() -> None:
+    queue = ServingQueue(ServingRules(slo_s=SLO_S, max_batch=4), CURVE)
+    batch = queue.started(0.0, 1e-3)
+    for number in range(3):
+        queue.arrive(QueuedRequest(number, 1, SLO_S))
+    assert queue.next_batch(2e-3, queue.left_s(2e-3, batch)) is None
+    queue.ended(3e-3, batch, 4, 3e-3)
+    chosen = queue.next_batch(3e-3)
+    assert chosen is not None
+    assert [each.number for each in chosen.requests] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 3e-3])
+@pytest.mark.parametrize("kinds", [(None,), ("a", "b"), (None, "a")])
+def test_what_runs_alone_or_has_others_behind_it_does_not_wait_for_more(
+    kinds: tuple[str | None, ...], wait_s: float
+) -> None:
+    queue = ServingQueue(ServingRules(max_batch=4), CURVE)
+    for number, kind in enumerate(kinds):
+        queue.arrive(QueuedRequest(number, 1, math.inf, kind))
+    chosen = queue.next_batch(0.0, wait_s)
+    assert chosen is not None
+    assert [each.number for each in chosen.requests] == [0]
 
 
 def test_noise_beyond_measure_does_not_stop_the_service() -> None:

@@ -17,7 +17,7 @@ import bisect
 import heapq
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from stoker.serve.policy import ChosenBatch, QueuedRequest
@@ -39,6 +39,9 @@ _PROBE_S = 1.0
 """If nothing was measured for so long, a request runs although it is believed to be late, so that a belief can heal."""
 _SCAN = 4
 """Per sample of a batch, how many waiting requests are looked at for some of the same kind."""
+
+_Entry = tuple[int, float, int, QueuedRequest]
+"""A request that waits, behind what it is sorted by: priority, deadline and number."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ class ServingQueue:
         self.after_s = 0.0
         """Seconds from the end of a batch until its answers are written."""
         self._engines = engines
-        self._heap: list[tuple[int, float, int, QueuedRequest]] = []
+        self._heap: list[_Entry] = []
         self._again: list[QueuedRequest] = []
         self._cancelled: set[int] = set()
         self._waiting: dict[int, int] = {}
@@ -202,18 +205,23 @@ class ServingQueue:
         if number in self._waiting:
             self._cancelled.add(number)
 
-    def next_batch(self, now_s: float, wait_s: float = 0.0) -> ChosenBatch | None:
-        """What an engine is to do that is idle now, or in ``wait_s``; None for nothing."""
+    def next_batch(self, now_s: float, wait_s: float | None = None) -> ChosenBatch | None:
+        """What an engine is to do that is idle, or that computes and should be idle in ``wait_s``; None for nothing.
+
+        One that computes, though it is late and ``wait_s`` 0, gets no batch with empty places that is all that waits.
+        """
         while self._again:
             first = self._again.pop(0)
             self._leave(first)
             if not self._was_cancelled(first):
                 return ChosenBatch([first], self.curve.seconds(first.samples) * self.ratio, [])
         dropped: list[int] = []
-        chosen: list[QueuedRequest] = []
-        others: list[tuple[int, float, int, QueuedRequest]] = []
+        chosen: list[_Entry] = []
+        others: list[_Entry] = []
         late: QueuedRequest | None = None
+        kind: Hashable = 0
         samples = 0
+        left_s = wait_s or 0.0
         likely = min(self.batch, max(self.waiting_samples, 1))
         # What just makes it by the mean is late half of the time.
         noise = min(self.caution * max(self.spread, _LEAST_SPREAD), _MOST_NOISE)
@@ -221,10 +229,10 @@ class ServingQueue:
         def latest_s(samples: int) -> float:
             """When a batch will be answered, nearly always; the noise of the one before it is its own."""
             took_s = self._expected_s(samples)
-            return now_s + wait_s + took_s + noise * math.hypot(wait_s, took_s) + self.after_s
+            return now_s + left_s + took_s + noise * math.hypot(left_s, took_s) + self.after_s
 
         usual_s = latest_s(likely)
-        mean_s = now_s + wait_s + self._expected_s(likely) + self.after_s
+        mean_s = now_s + left_s + self._expected_s(likely) + self.after_s
         # Of what may be late, only as much goes as others can take the place of.
         spare = self.waiting_samples - self.batch if self.caution < _STRICT else math.inf
         while self._heap and samples < self.batch and len(others) < _SCAN * self.batch:
@@ -241,33 +249,32 @@ class ServingQueue:
                 spare -= request.samples
                 dropped.append(request.number)
                 late = request
-            elif chosen and (
-                request.kind is None or request.kind != chosen[0].kind or samples + request.samples > self.batch
-            ):
+            elif chosen and (request.kind is None or request.kind != kind or samples + request.samples > self.batch):
                 others.append(entry)
-                if request.kind == chosen[0].kind:
+                if request.kind == kind:
                     break  # in order: a smaller one does not overtake
             else:
-                self._leave(request)
-                chosen.append(request)
+                chosen.append(entry)
                 samples += request.samples
-                if request.kind is None:
+                kind = request.kind
+                if kind is None:
                     break
-        if wait_s and chosen and samples < self.batch and not self._heap and not others:
-            # It can become larger until its engine is idle.
-            for request in chosen:
-                self._enter(request)
-                heapq.heappush(self._heap, (request.priority, request.deadline_s, request.number, request))
-            chosen, samples = [], 0
+        if wait_s is not None and samples < self.batch and kind is not None and not self._heap and not others:
+            # It can become larger until its engine is idle. With others of another kind behind it, it goes: few kinds
+            # fill a batch, and the engine would wait for each.
+            others, chosen = chosen, []
         for entry in others:
             heapq.heappush(self._heap, entry)
-        if not chosen and not dropped:
+        requests = [entry[3] for entry in chosen]
+        for request in requests:
+            self._leave(request)
+        if not requests and not dropped:
             return None
-        if late and not chosen and not self._running and now_s - self._measured_s > _PROBE_S:
-            chosen, samples = [late], late.samples
+        if late and not requests and not self._running and now_s - self._measured_s > _PROBE_S:
+            requests, samples = [late], late.samples
             dropped.remove(late.number)
             self._measured_s = now_s
-        return ChosenBatch(chosen, self._expected_s(samples) if chosen else 0.0, dropped)
+        return ChosenBatch(requests, self._expected_s(samples) if requests else 0.0, dropped)
 
     def left_s(self, now_s: float, batch: int) -> float:
         """How long a batch that began should still take."""

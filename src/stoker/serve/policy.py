@@ -74,8 +74,11 @@ class BatchPolicy(Protocol):
         """Tells how many engines there are."""
         ...
 
-    def next_batch(self, now_s: float, wait_s: float = 0.0) -> ChosenBatch | None:
-        """What an engine is to do that is idle now, or in ``wait_s``; None for nothing."""
+    def next_batch(self, now_s: float, wait_s: float | None = None) -> ChosenBatch | None:
+        """What an engine is to do that is idle, or that computes and should be idle in ``wait_s``; None for nothing.
+
+        One that computes, though it is late and ``wait_s`` 0, gets no batch with empty places that is all that waits.
+        """
         ...
 
     def left_s(self, now_s: float, batch: int) -> float:

@@ -124,8 +124,8 @@ def serve_trace(
         if (arrival := next(coming, None)) is not None:
             heapq.heappush(events, (arrival.at_s + front.before_s, _ARRIVES, next(numbers), arrival))
 
-    def chosen(now_s: float, wait_s: float) -> _Running | None:
-        """The next batch of an engine that is idle in a while."""
+    def chosen(now_s: float, wait_s: float | None) -> _Running | None:
+        """The next batch of an engine that is idle, or will be in ``wait_s``."""
         found = policy.next_batch(now_s, wait_s)
         if found is None:
             return None
@@ -136,9 +136,9 @@ def serve_trace(
         if not samples:
             return _Running(-1, 0, 0.0, [])
         trace.batches.append(samples)
-        batch = policy.started(now_s + wait_s, found.expected_s)
+        batch = policy.started(now_s + (wait_s or 0.0), found.expected_s)
         # An engine that has its next batch already does not wait for it.
-        took_s = cost_s(samples) + (0.0 if wait_s else front.handover_s)
+        took_s = cost_s(samples) + (front.handover_s if wait_s is None else 0.0)
         return _Running(batch, samples, took_s, list(found.requests))
 
     def run(now_s: float, running: _Running) -> None:
@@ -168,7 +168,7 @@ def serve_trace(
             if what.next is not None:
                 policy.begins(now_s, what.next.batch)
                 run(now_s, what.next)
-        while len(busy) < engines and policy.num_waiting and (running := chosen(now_s, 0.0)) is not None:
+        while len(busy) < engines and policy.num_waiting and (running := chosen(now_s, None)) is not None:
             if running.requests:
                 run(now_s, running)
         while policy.is_full and (first := _soonest(busy.values(), policy, now_s)) is not None:

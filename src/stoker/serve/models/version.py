@@ -288,7 +288,7 @@ class ModelVersion:
         """Gives idle engines what waits, as long as there are both; and full batches to engines that still compute."""
         policy, pool = self.policy, self.pool
         now_s = monotonic()
-        while policy.num_waiting and pool.idle and pool.ring.num_free and self._next(pool.idle[-1], now_s, 0.0):
+        while policy.num_waiting and pool.idle and pool.ring.num_free and self._next(pool.idle[-1], now_s, None):
             pass
         while policy.is_full and pool.ring.num_free and (busy := pool.running_alone):
             left_s, engine = min(
@@ -298,8 +298,8 @@ class ModelVersion:
             if not self._next(engine, now_s, left_s):
                 return
 
-    def _next(self, engine: PooledEngine, now_s: float, wait_s: float) -> bool:
-        """Gives an engine that is idle in a while what the policy chooses; False if that is nothing."""
+    def _next(self, engine: PooledEngine, now_s: float, wait_s: float | None) -> bool:
+        """Gives an engine that is idle, or will be in ``wait_s``, what the policy chooses; False if that is nothing."""
         chosen = self.policy.next_batch(now_s, wait_s)
         if chosen is None:
             return False
@@ -308,7 +308,7 @@ class ModelVersion:
             self._refuse(self._pending[number], late)
         items = [item for each in chosen.requests if (item := self._pending.get(each.number)) is not None]
         if items:
-            self._run(engine, items, now_s + wait_s, chosen.expected_s)
+            self._run(engine, items, now_s + (wait_s or 0.0), chosen.expected_s)
         return True
 
     def _run(self, engine: PooledEngine, items: list[Pending], begin_s: float, expected_s: float) -> None:
