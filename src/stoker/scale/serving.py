@@ -18,7 +18,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stoker.serve.policy import ChosenBatch, QueuedRequest
 
@@ -33,10 +33,11 @@ has just come. And the least mean deviation: what comes before the queue is not 
 _LATE_FRAC, _CAUTION_BY, _CAUTION_BOUNDS, _STRICT = 0.005, 1.0, (1.0, 4.0), 3.5
 """Share of answers that may be late, how caution follows a batch of which more are, and between what; 3 mean deviations
 are 2.4 standard ones of a normal distribution. Above the last, what may be late does not run even in an empty place."""
-_MOST_AFTER_FRAC = 0.5
-"""Share of the time to answer that writing answers is believed to take at most."""
+_MOST_WAY_FRAC = 0.25
+"""Share of the time to answer that the way of a batch is believed to take at most, and the writing of answers too."""
 _PROBE_S = 1.0
-"""If nothing was measured for so long, a request runs although it is believed to be late, so that a belief can heal."""
+"""If nothing was measured for so long, or for the time to answer where that is shorter, a request runs although it is
+believed to be late: a belief must heal, and engines of a machine that is far too busy must not rest as well."""
 _SCAN = 4
 """Per sample of a batch, how many waiting requests are looked at for some of the same kind."""
 
@@ -53,6 +54,8 @@ class CostCurve:
     """
 
     points: tuple[tuple[int, float], ...]
+    _known: dict[int, float] = field(default_factory=dict[int, float], init=False, compare=False, repr=False)
+    """By samples: it is asked three times for each request."""
 
     def __post_init__(self) -> None:
         if not self.points or any(samples < 1 or not 0.0 < seconds < math.inf for samples, seconds in self.points):
@@ -63,17 +66,18 @@ class CostCurve:
 
     def seconds(self, samples: int) -> float:
         """What a batch takes."""
+        found = self._known.get(samples)
+        if found is None:
+            found = self._known[samples] = self._between(samples)
+        return found
+
+    def _between(self, samples: int) -> float:
         points = self.points
         if len(points) == 1:
             return points[0][1] * max(1.0, samples / points[0][0])
         at = min(max(bisect.bisect_left(points, (samples, -math.inf)), 1), len(points) - 1)
         (low, low_s), (high, high_s) = points[at - 1 : at + 1]
         return max(low_s + (high_s - low_s) * (samples - low) / (high - low), min(low_s, points[0][1]))
-
-    def best_batch(self, most: int, limit_s: float) -> int:
-        """The batch with the most samples a second among those of at most ``most`` samples that take ``limit_s``."""
-        sizes = [size for size in range(1, most + 1) if self.seconds(size) <= limit_s]
-        return max(sizes, key=lambda size: size / self.seconds(size), default=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,11 +118,15 @@ class ServingQueue:
     def __init__(self, rules: ServingRules, curve: CostCurve, engines: int = 1) -> None:
         self.rules = rules
         self.curve = curve
-        self.batch = self._best_batch(1.0)
-        """Most samples that run together: the most efficient number that leaves time for two batches."""
-        self._ratio_of_batch = 1.0
         self.ratio = 1.0
-        """Seconds that batches take over those predicted from the curve."""
+        """Seconds that engines compute batches over those predicted from the curve."""
+        self.handover_s = 0.0
+        """Seconds of a batch on the way to its engine and back, whatever its size."""
+        self.batch = rules.max_batch
+        """Most samples that run together: the most efficient number that leaves time for two batches."""
+        self._batch_s = 0.0
+        """What that was expected to take when it was chosen."""
+        self._resize()
         self.spread = 0.0
         """Mean deviation of a batch's time from the expected one, as a share of it."""
         self.caution = 3.0
@@ -135,6 +143,8 @@ class ServingQueue:
         self._numbers = itertools.count()
         self._usual_samples = 1.0
         self._measured_s = -math.inf
+        self._most_way_s = _MOST_WAY_FRAC * rules.slo_s
+        self._probe_s = min(rules.slo_s, _PROBE_S)
 
     @property
     def num_waiting(self) -> int:
@@ -163,8 +173,8 @@ class ServingQueue:
         # Batches before it, then its own, with the rest of what waits.
         batches = max(0, math.ceil((ahead + self._usual_samples) / self.batch) - 1)
         rest = ahead + self._usual_samples - batches * self.batch
-        full_s = self.curve.seconds(self.batch) * self.ratio
-        own_s = self.curve.seconds(max(1, math.ceil(rest))) * self.ratio
+        full_s = self._expected_s(self.batch)
+        own_s = self._expected_s(max(1, math.ceil(rest)))
         busy = sorted([self.left_s(now_s, batch) for batch in self._running])
         # When the last of `batches + 1` starts, each engine taking one when it becomes idle; an engine with two batches
         # counts with the later one.
@@ -176,14 +186,14 @@ class ServingQueue:
         """None if a request that arrives now can be answered in time; else in how many seconds it is worth a try."""
         over = len(self._waiting) >= self.rules.max_waiting
         if self.rules.slo_s == math.inf:
-            return self.curve.seconds(self.batch) * self.ratio if over else None
+            return self._expected_s(self.batch) if over else None
         predicted_s, allowed_s = self.predicted_s(now_s, priority), self.rules.margin_frac * self.rules.slo_s
         if predicted_s <= allowed_s and not over:
             return None
         # An empty service must not refuse for ever because its belief is off: someone has to be measured.
         if not self._running and not self._waiting and self._engines:
             return None
-        return min(max(predicted_s - allowed_s, self.curve.seconds(1) * self.ratio), 60.0)
+        return min(max(predicted_s - allowed_s, self._expected_s(1)), 60.0)
 
     def arrive(self, request: QueuedRequest) -> None:
         """Adds a request to those that wait."""
@@ -214,7 +224,7 @@ class ServingQueue:
             first = self._again.pop(0)
             self._leave(first)
             if not self._was_cancelled(first):
-                return ChosenBatch([first], self.curve.seconds(first.samples) * self.ratio, [])
+                return ChosenBatch([first], self._expected_s(first.samples), [])
         dropped: list[int] = []
         chosen: list[_Entry] = []
         others: list[_Entry] = []
@@ -270,7 +280,7 @@ class ServingQueue:
             self._leave(request)
         if not requests and not dropped:
             return None
-        if late and not requests and not self._running and now_s - self._measured_s > _PROBE_S:
+        if late and not requests and not self._running and now_s - self._measured_s > self._probe_s:
             requests, samples = [late], late.samples
             dropped.remove(late.number)
             self._measured_s = now_s
@@ -291,36 +301,42 @@ class ServingQueue:
         self._running[number] = now_s, expected_s
         return number
 
-    def ended(self, now_s: float, batch: int, samples: int, took_s: float | None) -> None:
-        """Notes that it ended after ``took_s``; None where its engine was lost, which says nothing about its cost."""
+    def ended(
+        self, now_s: float, batch: int, samples: int, took_s: float | None, handover_s: float = 0.0
+    ) -> None:  # fmt: skip
+        """Notes that a batch ended, as the protocol has it; an engine that was lost says nothing about its cost."""
         del self._running[batch]
-        if took_s is not None:
-            low, high = _RATIO_BOUNDS
-            seen = min(max(took_s / self.curve.seconds(samples), low), high)
-            self.spread += _RECENT * (abs(seen / self.ratio - 1.0) - self.spread)
-            self.ratio += _RECENT * (seen - self.ratio)
-            self._measured_s = now_s
-            if abs(self.ratio / self._ratio_of_batch - 1.0) > _RESIZE_FRAC:
-                self.batch, self._ratio_of_batch = self._best_batch(self.ratio), self.ratio
+        if took_s is None:
+            return
+        low, high = _RATIO_BOUNDS
+        ratio = min(max(took_s / self.curve.seconds(samples), low), high)
+        handover_s = min(handover_s, self._most_way_s)
+        off_s = self.curve.seconds(samples) * ratio + handover_s - self._expected_s(samples)
+        self.spread += _RECENT * (abs(off_s) / self._expected_s(samples) - self.spread)
+        self.ratio += _RECENT * (ratio - self.ratio)
+        self.handover_s += _RECENT * (handover_s - self.handover_s)
+        self._measured_s = now_s
+        if abs(self._expected_s(self.batch) / self._batch_s - 1.0) > _RESIZE_FRAC:
+            self._resize()
 
     def answered(self, after_s: float, late_frac: float) -> None:
         """Notes how long after the end of a batch its answers were written, and what share of them was late."""
         low, high = _CAUTION_BOUNDS
         self.caution = min(max(self.caution + _CAUTION_BY * (late_frac - _LATE_FRAC), low), high)
         # At most a share of the time: what stops the whole service once says nothing of the next batch.
-        self.after_s += _RECENT * (min(after_s, _MOST_AFTER_FRAC * self.rules.slo_s) - self.after_s)
+        self.after_s += _RECENT * (min(after_s, self._most_way_s) - self.after_s)
 
-    def _best_batch(self, ratio: float) -> int:
+    def _resize(self) -> None:
         # A request may come right after a batch began: it waits for that one, and then for its own.
         limit_s = self.rules.margin_frac * self.rules.slo_s / 2
-        return (
-            self.curve.best_batch(self.rules.max_batch, limit_s / ratio)
-            if math.isfinite(limit_s)
-            else (self.rules.max_batch)
-        )
+        most = self.rules.max_batch
+        if math.isfinite(limit_s):
+            sizes = [size for size in range(1, most + 1) if self._expected_s(size) <= limit_s]
+            self.batch = max(sizes, key=lambda size: size / self._expected_s(size), default=1)
+        self._batch_s = self._expected_s(self.batch)
 
     def _expected_s(self, samples: int) -> float:
-        return self.curve.seconds(samples) * self.ratio
+        return self.curve.seconds(samples) * self.ratio + self.handover_s
 
     def _enter(self, request: QueuedRequest) -> None:
         self._waiting[request.number] = request.samples

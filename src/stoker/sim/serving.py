@@ -39,12 +39,14 @@ class FrontEnd(NamedTuple):
 
     Attributes:
         before_s: from a request's arrival until the queue has it.
-        handover_s: of each batch, to its engine and back, in which that engine computes nothing.
+        handover_s: of a batch to an idle engine and back, in which that engine computes nothing.
+        between_s: of a batch that its engine has already, from the end of the one before it.
         after_s: from the end of a batch until its answers are out.
     """
 
     before_s: float = 0.0
     handover_s: float = 0.0
+    between_s: float = 0.0
     after_s: float = 0.0
 
 
@@ -134,16 +136,15 @@ def serve_trace(
             del arrived[each]
         samples = sum(each.samples for each in found.requests)
         if not samples:
-            return _Running(-1, 0, 0.0, [])
+            return _Running(-1, 0, 0.0, 0.0, [])
         trace.batches.append(samples)
         batch = policy.started(now_s + (wait_s or 0.0), found.expected_s)
-        # An engine that has its next batch already does not wait for it.
-        took_s = cost_s(samples) + (front.handover_s if wait_s is None else 0.0)
-        return _Running(batch, samples, took_s, list(found.requests))
+        handover_s = front.handover_s if wait_s is None else front.between_s
+        return _Running(batch, samples, cost_s(samples), handover_s, list(found.requests))
 
     def run(now_s: float, running: _Running) -> None:
         busy[running.batch] = running
-        heapq.heappush(events, (now_s + running.took_s, _ENDS, next(numbers), running))
+        heapq.heappush(events, (now_s + running.took_s + running.handover_s, _ENDS, next(numbers), running))
 
     next_arrival()
     while events:
@@ -159,7 +160,7 @@ def serve_trace(
         else:
             assert isinstance(what, _Running)
             del busy[what.batch]
-            policy.ended(now_s, what.batch, what.samples, what.took_s)
+            policy.ended(now_s, what.batch, what.samples, what.took_s, what.handover_s)
             latencies_s = [now_s + front.after_s - arrived.pop(each.number) for each in what.requests]
             late = sum(now_s + front.after_s > each.deadline_s for each in what.requests)
             policy.answered(front.after_s, late / len(what.requests))
@@ -185,6 +186,7 @@ class _Running:
     batch: int
     samples: int
     took_s: float
+    handover_s: float
     requests: list[QueuedRequest]
     next: _Running | None = None
     """The next one of the same engine, which has it already."""

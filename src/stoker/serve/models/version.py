@@ -175,6 +175,8 @@ class ModelVersion:
         item.queued = queued = QueuedRequest(number, request.samples, item.deadline_s, kind, item.priority)
         self._pending[number] = item
         self.policy.arrive(queued)
+        if self.policy.is_full:
+            self._pump()
         self._turn_soon()
 
     def cancel(self, item: Pending) -> None:
@@ -215,9 +217,9 @@ class ModelVersion:
         """Keeps a batch for the end of the turn, and its slot with it; its engine has work at once if that is there."""
         now_s = monotonic()
         batch = self._ended(engine, now_s)
-        took_s = max(now_s - batch.begun_s, done.took_s)  # the service may hear of two at once
-        self.policy.ended(now_s, batch.of_policy, batch.samples, took_s)
-        self._seen.batch(batch.samples, done.took_s, took_s - done.took_s)
+        handover_s = max(now_s - batch.begun_s - done.took_s, 0.0)  # the service may hear of two at once
+        self.policy.ended(now_s, batch.of_policy, batch.samples, done.took_s, handover_s)
+        self._seen.batch(batch.samples, done.took_s, handover_s)
         self._computed.append(_Computed(batch, slot, done, now_s))
         if self.policy.is_full:
             self._pump()
