@@ -1,4 +1,8 @@
-"""Versions that change and engines that are killed, under load: no request fails, no answer is of two versions."""
+"""Versions that change and engines that are killed, under load: no request fails, no answer is of two versions.
+
+What changes and kills are processes: threads of the load's own process would hold up its answers for the 5 ms after
+which Python lets another thread run, and that would be taken for the service.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,10 @@ import random
 import signal
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +24,7 @@ import numpy as np
 from benchmarks.programs.served_onnx import save_scaling
 from benchmarks.support.harness import Bar, Options, Report, run
 from benchmarks.support.http_load import Answers, open_loop, post
-from benchmarks.support.serving import Served, binary_body, stoker_serve
+from benchmarks.support.serving import Served, binary_body, status, stoker_serve
 
 BAR = Bar(
     "serve_swap",
@@ -28,6 +32,8 @@ BAR = Bar(
     headline=("failed", "mixed", "p99"),
 )
 RATE = 300.0
+_MOST_S = 300.0
+"""For all changes and kills of a round."""
 SAMPLES = np.arange(1, 13, dtype=np.float32).reshape(3, 4)
 
 
@@ -40,13 +46,17 @@ def measure(options: Options) -> Report:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         versions = [save_scaling(folder / f"{factor}.onnx", factor) for factor in (2.0, 3.0)]
-        with stoker_serve(folder, f"scaling={versions[0]}") as served:
+        with (
+            stoker_serve(folder, f"scaling={versions[0]}") as served,
+            ProcessPoolExecutor(2, get_context("spawn")) as others,
+        ):
+            list(others.map(status, [served.port] * 2))  # both have begun
             open_loop(served.port, request, RATE, 0.5)
             quiet, busy, done = [], [], [0, 0]
             for turn in range(options.rounds):
                 share = (-(-swaps // options.rounds), -(-kills // options.rounds))
                 quiet.append(open_loop(served.port, request, RATE, options.pick(8.0, 2.0, 0.3), turn, one_version))
-                found, swapped, killed = _disturbed(served, versions, request, *share)
+                found, swapped, killed = _disturbed(served, versions, request, *share, others)
                 busy.append(found)
                 done[0] += swapped
                 done[1] += killed
@@ -70,51 +80,47 @@ def one_version(body: bytes) -> bool:
 
 
 def _disturbed(
-    served: Served, versions: list[Path], request: bytes, swaps: int, kills: int
+    served: Served, versions: list[Path], request: bytes, swaps: int, kills: int, others: Executor
 ) -> tuple[Answers, int, int]:
-    """Load while one thread changes versions and another kills engines."""
-    done = [0, 0]
-
-    def change() -> None:
-        for _ in range(swaps):
-            now = served.status()["answers"]
-            plan = {"source": str(versions[int(str(now)) % 2]), "canary_frac": 0.5, "hold_s": 0.1}
-            url = f"http://127.0.0.1:{served.port}/stoker/models/scaling/swap"
-            secret = {"Stoker-Control": (versions[0].parent / "run/control.secret").read_text().strip()}
-            with urllib.request.urlopen(urllib.request.Request(url, json.dumps(plan).encode(), secret)) as answer:
-                done[0] += json.load(answer)["changed"]
-
-    def kill() -> None:
-        source = random.Random(0)
-        for _ in range(kills):
-            time.sleep(0.2)
-            while not (engines := served.engines()):
-                time.sleep(0.02)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(source.choice(engines), signal.SIGKILL)
-                done[1] += 1
-
-    found = Answers()
-    with _all_running(change, kill) as over:
-        while not over():
-            part = open_loop(served.port, request, RATE, 1.0, len(found.latencies_s), one_version)
-            found.latencies_s += part.latencies_s
-            found.statuses += part.statuses
-            found.wrong += part.wrong
-            found.seconds += part.seconds
-    return found, done[0], done[1]
+    """Load while one process changes versions and another kills engines."""
+    doing = [others.submit(_change, served.port, versions, swaps), others.submit(_kill, served.port, kills)]
+    found = open_loop(
+        served.port, request, RATE, _MOST_S, swaps, one_version, over=lambda: all(each.done() for each in doing)
+    )
+    swapped, killed = [each.result() for each in doing]
+    return found, swapped, killed
 
 
-@contextlib.contextmanager
-def _all_running(*calls: Callable[[], None]):  # type: ignore[no-untyped-def]
-    threads = [threading.Thread(target=call) for call in calls]
-    for thread in threads:
-        thread.start()
-    try:
-        yield lambda: not any(thread.is_alive() for thread in threads)
-    finally:
-        for thread in threads:
-            thread.join()
+def _change(port: int, versions: list[Path], swaps: int) -> int:
+    """Changes the version so many times; how many of them did."""
+    done = 0
+    for _ in range(swaps):
+        now = status(port)["answers"]
+        plan = {"source": str(versions[int(str(now)) % 2]), "canary_frac": 0.5, "hold_s": 0.1}
+        url = f"http://127.0.0.1:{port}/stoker/models/scaling/swap"
+        secret = {"Stoker-Control": (versions[0].parent / "run/control.secret").read_text().strip()}
+        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(plan).encode(), secret)) as answer:
+            done += json.load(answer)["changed"]
+    return done
+
+
+def _kill(port: int, kills: int) -> int:
+    """Kills so many engines of the version that answers; how many of them were there."""
+    source, done = random.Random(0), 0
+    for _ in range(kills):
+        time.sleep(0.2)
+        while not (engines := _engines(port)):
+            time.sleep(0.02)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(source.choice(engines), signal.SIGKILL)
+            done += 1
+    return done
+
+
+def _engines(port: int) -> list[int]:
+    """Processes of the engines of the version that answers."""
+    found = status(port)
+    return found["versions"][found["answers"]]["processes"][1:]  # type: ignore[index]
 
 
 if __name__ == "__main__":

@@ -100,10 +100,11 @@ def closed_loop(port: int, request: bytes, connections: int, seconds: float, che
 
 
 def open_loop(
-    port: int, request: bytes, rate: float, seconds: float, seed: int = 0, check: Check | None = None
-) -> Answers:
-    """Requests that come at a rate, independently of each other, whatever the server does."""
-    return uvloop.run(_open(port, request, rate, seconds, seed, check))
+    port: int, request: bytes, rate: float, seconds: float, seed: int = 0, check: Check | None = None,
+    over: Callable[[], bool] = lambda: False,
+) -> Answers:  # fmt: skip
+    """Requests that come at a rate, independently of each other, whatever the server does; ``over`` ends it earlier."""
+    return uvloop.run(_open(port, request, rate, seconds, seed, check, over))
 
 
 async def _connect(port: int) -> _Connection:
@@ -149,13 +150,21 @@ async def _closed(port: int, request: bytes, connections: int, seconds: float, c
     return found
 
 
-async def _open(port: int, request: bytes, rate: float, seconds: float, seed: int, check: Check | None) -> Answers:
+async def _open(
+    port: int,
+    request: bytes,
+    rate: float,
+    seconds: float,
+    seed: int,
+    check: Check | None,
+    over_early: Callable[[], bool],
+) -> Answers:
     loop = asyncio.get_running_loop()
     found, idle = Answers(), [await _connect(port) for _ in range(64)]
     source = random.Random(seed)
     begun_s = due_s = perf_counter()
     running, sent, over = 0, False, loop.create_future()
-    while (due_s := due_s + source.expovariate(rate)) < begun_s + seconds:
+    while (due_s := due_s + source.expovariate(rate)) < begun_s + seconds and not over_early():
         if (wait_s := due_s - perf_counter()) > 0:
             await asyncio.sleep(_TICK_S * math.ceil(wait_s / _TICK_S))
         client = idle.pop() if idle else await _connect(port)

@@ -46,14 +46,14 @@ class Served:
 
     def status(self) -> dict[str, object]:
         """What `stoker serve` says of its only model."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/stoker/status") as answer:
-            (found,) = json.load(answer).values()
-            return found
+        return status(self.port)
 
-    def engines(self) -> list[int]:
-        """Processes of the engines of the version that answers."""
-        found = self.status()
-        return found["versions"][found["answers"]]["processes"][1:]  # type: ignore[index]
+
+def status(port: int) -> dict[str, object]:
+    """What the `stoker serve` at a port says of its only model."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/stoker/status") as answer:
+        (found,) = json.load(answer).values()
+        return found
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ def overloaded(
     return in_time / trace.end_s / capacity, 1.0 - in_time / len(trace.latencies_s), trace
 
 
-@pytest.mark.parametrize("front", [NO_FRONT_END, FrontEnd(0.3e-3, 0.5e-3, 0.5e-3)])
+@pytest.mark.parametrize("front", [NO_FRONT_END, FrontEnd(0.3e-3, 0.5e-3, 0.0, 0.5e-3)])
 @pytest.mark.parametrize(("load", "engines"), [(2.0, 1), (4.0, 1), (2.0, 2)])
 def test_under_overload_the_capacity_is_used_and_few_are_late(load: float, engines: int, front: FrontEnd) -> None:
     used, late, _ = overloaded(load, engines, front=front)
@@ -52,7 +52,7 @@ SHARE_OF_A_MS = st.floats(0.0, 0.5e-3)
 @settings(max_examples=25, deadline=None)
 @given(
     st.floats(1.2, 4.0), st.sampled_from([1, 2]), st.floats(0.7, 1.5), st.floats(0.0, 0.2),
-    st.builds(FrontEnd, SHARE_OF_A_MS, SHARE_OF_A_MS, SHARE_OF_A_MS), st.integers(0, 1000),
+    st.builds(FrontEnd, SHARE_OF_A_MS, SHARE_OF_A_MS, st.just(0.0), SHARE_OF_A_MS), st.integers(0, 1000),
 )  # fmt: skip
 def test_whatever_the_belief_is_off_and_the_front_end_takes(
     load: float, engines: int, off: float, noise: float, front: FrontEnd, seed: int
@@ -73,6 +73,8 @@ def test_an_engine_that_has_its_next_batch_does_not_wait_for_it() -> None:
     used, late, _ = overloaded(2.0, front=FrontEnd(handover_s=1.4e-3))
     assert used > 1.15
     assert late < 0.03
+    between, _, _ = overloaded(2.0, front=FrontEnd(handover_s=1.4e-3, between_s=0.7e-3))
+    assert 0.8 * used < between < 0.95 * used
 
 
 def test_what_may_be_late_runs_where_nothing_takes_its_place() -> None:
@@ -131,7 +133,7 @@ def test_after_a_stop_of_the_whole_service_the_queue_is_itself_again_within_a_se
 
 
 def test_what_an_engine_that_computes_cannot_bring_in_time_is_dropped() -> None:
-    queue = ServingQueue(ServingRules(slo_s=SLO_S), CURVE)
+    queue = ServingQueue(ServingRules(slo_s=SLO_S, max_batch=1), CURVE)
     batch = queue.started(0.0, 4e-3)
     assert queue.left_s(1e-3, batch) == pytest.approx(3e-3)
     for number, deadline_s in enumerate((4e-3, 9e-3)):
@@ -145,6 +147,78 @@ def test_what_an_engine_that_computes_cannot_bring_in_time_is_dropped() -> None:
     queue.ended(5e-3, batch, 32, 5e-3)
     queue.begins(5e-3, ahead)
     assert queue.left_s(5e-3, ahead) == pytest.approx(chosen.expected_s)
+
+
+@pytest.mark.parametrize("wait_s", [None, 0.0, 3e-3], ids=["idle", "late", "punctual"])
+def test_what_drops_leave_is_not_bound_to_an_engine_that_computes(wait_s: float | None) -> None:
+    """Under overload places of late ones would be lost: others come for them until the engine is idle."""
+    queue = ServingQueue(ServingRules(slo_s=SLO_S, max_batch=4), CURVE)
+    if wait_s is not None:
+        queue.started(0.0, wait_s)
+    for number in range(4):
+        queue.arrive(QueuedRequest(number, 1, 1e-3 if number == 0 else SLO_S))
+    assert queue.is_full
+    chosen = queue.next_batch(0.0, wait_s)
+    assert chosen is not None
+    assert list(chosen.dropped) == [0]
+    if wait_s is None:
+        assert [each.number for each in chosen.requests] == [1, 2, 3]
+        assert queue.num_waiting == 0
+        return
+    assert list(chosen.requests) == []
+    assert (queue.num_waiting, queue.waiting_samples, queue.next_batch(0.0, wait_s)) == (3, 3, None)
+    queue.arrive(QueuedRequest(4, 1, SLO_S))
+    chosen = queue.next_batch(0.0, wait_s)
+    assert chosen is not None
+    assert [each.number for each in chosen.requests] == [1, 2, 3, 4]
+
+
+def test_what_an_engine_that_computes_did_not_get_is_there_once_it_is_idle() -> None:
+    queue = ServingQueue(ServingRules(slo_s=SLO_S, max_batch=4), CURVE)
+    batch = queue.started(0.0, 1e-3)
+    for number in range(3):
+        queue.arrive(QueuedRequest(number, 1, SLO_S))
+    assert queue.next_batch(2e-3, queue.left_s(2e-3, batch)) is None
+    queue.ended(3e-3, batch, 4, 3e-3)
+    chosen = queue.next_batch(3e-3)
+    assert chosen is not None
+    assert [each.number for each in chosen.requests] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 3e-3])
+@pytest.mark.parametrize("kinds", [(None,), ("a", "b"), (None, "a")])
+def test_what_runs_alone_or_has_others_behind_it_does_not_wait_for_more(
+    kinds: tuple[str | None, ...], wait_s: float
+) -> None:
+    queue = ServingQueue(ServingRules(max_batch=4), CURVE)
+    for number, kind in enumerate(kinds):
+        queue.arrive(QueuedRequest(number, 1, math.inf, kind))
+    chosen = queue.next_batch(0.0, wait_s)
+    assert chosen is not None
+    assert [each.number for each in chosen.requests] == [0]
+
+
+def test_the_way_of_a_batch_does_not_grow_with_it() -> None:
+    """On a busy machine each batch is 3 ms on its way: small ones are no way out, as a ratio of costs would have it."""
+    queue = ServingQueue(ServingRules(slo_s=SLO_S), CURVE)
+    for step in range(100):
+        queue.ended(step, queue.started(step, 4e-3), 1, CURVE.seconds(1), 3e-3)
+    assert queue.ratio == pytest.approx(1.0)
+    assert queue.handover_s == pytest.approx(3e-3, rel=0.01)
+    assert queue.batch == 32
+    assert queue.predicted_s(100.0, 3) == pytest.approx(3e-3 + CURVE.seconds(1), rel=0.01)
+    queue.ended(100, queue.started(100, 4e-3), 1, CURVE.seconds(1), 1.0)  # a stop says nothing of the next one
+    assert queue.handover_s < 3e-3 + 0.1 * SLO_S
+
+
+def test_after_the_time_to_answer_one_request_runs_whatever_is_believed() -> None:
+    queue = ServingQueue(ServingRules(slo_s=SLO_S), CostCurve(((1, 1.0),)))
+    queue.ended(0.0, queue.started(0.0, 1.0), 1, 1.0)
+    for number, (now_s, ran) in enumerate([(0.9 * SLO_S, 0), (1.1 * SLO_S, 1), (2 * SLO_S, 0), (2.2 * SLO_S, 1)]):
+        queue.arrive(QueuedRequest(number, 1, now_s + SLO_S))
+        chosen = queue.next_batch(now_s)
+        assert chosen is not None
+        assert len(chosen.requests) == ran
 
 
 def test_noise_beyond_measure_does_not_stop_the_service() -> None:

@@ -17,8 +17,8 @@ import bisect
 import heapq
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 
 from stoker.serve.policy import ChosenBatch, QueuedRequest
 
@@ -33,12 +33,16 @@ has just come. And the least mean deviation: what comes before the queue is not 
 _LATE_FRAC, _CAUTION_BY, _CAUTION_BOUNDS, _STRICT = 0.005, 1.0, (1.0, 4.0), 3.5
 """Share of answers that may be late, how caution follows a batch of which more are, and between what; 3 mean deviations
 are 2.4 standard ones of a normal distribution. Above the last, what may be late does not run even in an empty place."""
-_MOST_AFTER_FRAC = 0.5
-"""Share of the time to answer that writing answers is believed to take at most."""
+_MOST_WAY_FRAC = 0.25
+"""Share of the time to answer that the way of a batch is believed to take at most, and the writing of answers too."""
 _PROBE_S = 1.0
-"""If nothing was measured for so long, a request runs although it is believed to be late, so that a belief can heal."""
+"""If nothing was measured for so long, or for the time to answer where that is shorter, a request runs although it is
+believed to be late: a belief must heal, and engines of a machine that is far too busy must not rest as well."""
 _SCAN = 4
 """Per sample of a batch, how many waiting requests are looked at for some of the same kind."""
+
+_Entry = tuple[int, float, int, QueuedRequest]
+"""A request that waits, behind what it is sorted by: priority, deadline and number."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class CostCurve:
     """
 
     points: tuple[tuple[int, float], ...]
+    _known: dict[int, float] = field(default_factory=dict[int, float], init=False, compare=False, repr=False)
+    """By samples: it is asked three times for each request."""
 
     def __post_init__(self) -> None:
         if not self.points or any(samples < 1 or not 0.0 < seconds < math.inf for samples, seconds in self.points):
@@ -60,17 +66,18 @@ class CostCurve:
 
     def seconds(self, samples: int) -> float:
         """What a batch takes."""
+        found = self._known.get(samples)
+        if found is None:
+            found = self._known[samples] = self._between(samples)
+        return found
+
+    def _between(self, samples: int) -> float:
         points = self.points
         if len(points) == 1:
             return points[0][1] * max(1.0, samples / points[0][0])
         at = min(max(bisect.bisect_left(points, (samples, -math.inf)), 1), len(points) - 1)
         (low, low_s), (high, high_s) = points[at - 1 : at + 1]
         return max(low_s + (high_s - low_s) * (samples - low) / (high - low), min(low_s, points[0][1]))
-
-    def best_batch(self, most: int, limit_s: float) -> int:
-        """The batch with the most samples a second among those of at most ``most`` samples that take ``limit_s``."""
-        sizes = [size for size in range(1, most + 1) if self.seconds(size) <= limit_s]
-        return max(sizes, key=lambda size: size / self.seconds(size), default=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,11 +118,15 @@ class ServingQueue:
     def __init__(self, rules: ServingRules, curve: CostCurve, engines: int = 1) -> None:
         self.rules = rules
         self.curve = curve
-        self.batch = self._best_batch(1.0)
-        """Most samples that run together: the most efficient number that leaves time for two batches."""
-        self._ratio_of_batch = 1.0
         self.ratio = 1.0
-        """Seconds that batches take over those predicted from the curve."""
+        """Seconds that engines compute batches over those predicted from the curve."""
+        self.handover_s = 0.0
+        """Seconds of a batch on the way to its engine and back, whatever its size."""
+        self.batch = rules.max_batch
+        """Most samples that run together: the most efficient number that leaves time for two batches."""
+        self._batch_s = 0.0
+        """What that was expected to take when it was chosen."""
+        self._resize()
         self.spread = 0.0
         """Mean deviation of a batch's time from the expected one, as a share of it."""
         self.caution = 3.0
@@ -123,7 +134,7 @@ class ServingQueue:
         self.after_s = 0.0
         """Seconds from the end of a batch until its answers are written."""
         self._engines = engines
-        self._heap: list[tuple[int, float, int, QueuedRequest]] = []
+        self._heap: list[_Entry] = []
         self._again: list[QueuedRequest] = []
         self._cancelled: set[int] = set()
         self._waiting: dict[int, int] = {}
@@ -132,6 +143,8 @@ class ServingQueue:
         self._numbers = itertools.count()
         self._usual_samples = 1.0
         self._measured_s = -math.inf
+        self._most_way_s = _MOST_WAY_FRAC * rules.slo_s
+        self._probe_s = min(rules.slo_s, _PROBE_S)
 
     @property
     def num_waiting(self) -> int:
@@ -160,8 +173,8 @@ class ServingQueue:
         # Batches before it, then its own, with the rest of what waits.
         batches = max(0, math.ceil((ahead + self._usual_samples) / self.batch) - 1)
         rest = ahead + self._usual_samples - batches * self.batch
-        full_s = self.curve.seconds(self.batch) * self.ratio
-        own_s = self.curve.seconds(max(1, math.ceil(rest))) * self.ratio
+        full_s = self._expected_s(self.batch)
+        own_s = self._expected_s(max(1, math.ceil(rest)))
         busy = sorted([self.left_s(now_s, batch) for batch in self._running])
         # When the last of `batches + 1` starts, each engine taking one when it becomes idle; an engine with two batches
         # counts with the later one.
@@ -173,14 +186,14 @@ class ServingQueue:
         """None if a request that arrives now can be answered in time; else in how many seconds it is worth a try."""
         over = len(self._waiting) >= self.rules.max_waiting
         if self.rules.slo_s == math.inf:
-            return self.curve.seconds(self.batch) * self.ratio if over else None
+            return self._expected_s(self.batch) if over else None
         predicted_s, allowed_s = self.predicted_s(now_s, priority), self.rules.margin_frac * self.rules.slo_s
         if predicted_s <= allowed_s and not over:
             return None
         # An empty service must not refuse for ever because its belief is off: someone has to be measured.
         if not self._running and not self._waiting and self._engines:
             return None
-        return min(max(predicted_s - allowed_s, self.curve.seconds(1) * self.ratio), 60.0)
+        return min(max(predicted_s - allowed_s, self._expected_s(1)), 60.0)
 
     def arrive(self, request: QueuedRequest) -> None:
         """Adds a request to those that wait."""
@@ -202,18 +215,23 @@ class ServingQueue:
         if number in self._waiting:
             self._cancelled.add(number)
 
-    def next_batch(self, now_s: float, wait_s: float = 0.0) -> ChosenBatch | None:
-        """What an engine is to do that is idle now, or in ``wait_s``; None for nothing."""
+    def next_batch(self, now_s: float, wait_s: float | None = None) -> ChosenBatch | None:
+        """What an engine is to do that is idle, or that computes and should be idle in ``wait_s``; None for nothing.
+
+        One that computes, though it is late and ``wait_s`` 0, gets no batch with empty places that is all that waits.
+        """
         while self._again:
             first = self._again.pop(0)
             self._leave(first)
             if not self._was_cancelled(first):
-                return ChosenBatch([first], self.curve.seconds(first.samples) * self.ratio, [])
+                return ChosenBatch([first], self._expected_s(first.samples), [])
         dropped: list[int] = []
-        chosen: list[QueuedRequest] = []
-        others: list[tuple[int, float, int, QueuedRequest]] = []
+        chosen: list[_Entry] = []
+        others: list[_Entry] = []
         late: QueuedRequest | None = None
+        kind: Hashable = 0
         samples = 0
+        left_s = wait_s or 0.0
         likely = min(self.batch, max(self.waiting_samples, 1))
         # What just makes it by the mean is late half of the time.
         noise = min(self.caution * max(self.spread, _LEAST_SPREAD), _MOST_NOISE)
@@ -221,10 +239,10 @@ class ServingQueue:
         def latest_s(samples: int) -> float:
             """When a batch will be answered, nearly always; the noise of the one before it is its own."""
             took_s = self._expected_s(samples)
-            return now_s + wait_s + took_s + noise * math.hypot(wait_s, took_s) + self.after_s
+            return now_s + left_s + took_s + noise * math.hypot(left_s, took_s) + self.after_s
 
         usual_s = latest_s(likely)
-        mean_s = now_s + wait_s + self._expected_s(likely) + self.after_s
+        mean_s = now_s + left_s + self._expected_s(likely) + self.after_s
         # Of what may be late, only as much goes as others can take the place of.
         spare = self.waiting_samples - self.batch if self.caution < _STRICT else math.inf
         while self._heap and samples < self.batch and len(others) < _SCAN * self.batch:
@@ -241,33 +259,32 @@ class ServingQueue:
                 spare -= request.samples
                 dropped.append(request.number)
                 late = request
-            elif chosen and (
-                request.kind is None or request.kind != chosen[0].kind or samples + request.samples > self.batch
-            ):
+            elif chosen and (request.kind is None or request.kind != kind or samples + request.samples > self.batch):
                 others.append(entry)
-                if request.kind == chosen[0].kind:
+                if request.kind == kind:
                     break  # in order: a smaller one does not overtake
             else:
-                self._leave(request)
-                chosen.append(request)
+                chosen.append(entry)
                 samples += request.samples
-                if request.kind is None:
+                kind = request.kind
+                if kind is None:
                     break
-        if wait_s and chosen and samples < self.batch and not self._heap and not others:
-            # It can become larger until its engine is idle.
-            for request in chosen:
-                self._enter(request)
-                heapq.heappush(self._heap, (request.priority, request.deadline_s, request.number, request))
-            chosen, samples = [], 0
+        if wait_s is not None and samples < self.batch and kind is not None and not self._heap and not others:
+            # It can become larger until its engine is idle. With others of another kind behind it, it goes: few kinds
+            # fill a batch, and the engine would wait for each.
+            others, chosen = chosen, []
         for entry in others:
             heapq.heappush(self._heap, entry)
-        if not chosen and not dropped:
+        requests = [entry[3] for entry in chosen]
+        for request in requests:
+            self._leave(request)
+        if not requests and not dropped:
             return None
-        if late and not chosen and not self._running and now_s - self._measured_s > _PROBE_S:
-            chosen, samples = [late], late.samples
+        if late and not requests and not self._running and now_s - self._measured_s > self._probe_s:
+            requests, samples = [late], late.samples
             dropped.remove(late.number)
             self._measured_s = now_s
-        return ChosenBatch(chosen, self._expected_s(samples) if chosen else 0.0, dropped)
+        return ChosenBatch(requests, self._expected_s(samples) if requests else 0.0, dropped)
 
     def left_s(self, now_s: float, batch: int) -> float:
         """How long a batch that began should still take."""
@@ -284,36 +301,42 @@ class ServingQueue:
         self._running[number] = now_s, expected_s
         return number
 
-    def ended(self, now_s: float, batch: int, samples: int, took_s: float | None) -> None:
-        """Notes that it ended after ``took_s``; None where its engine was lost, which says nothing about its cost."""
+    def ended(
+        self, now_s: float, batch: int, samples: int, took_s: float | None, handover_s: float = 0.0
+    ) -> None:  # fmt: skip
+        """Notes that a batch ended, as the protocol has it; an engine that was lost says nothing about its cost."""
         del self._running[batch]
-        if took_s is not None:
-            low, high = _RATIO_BOUNDS
-            seen = min(max(took_s / self.curve.seconds(samples), low), high)
-            self.spread += _RECENT * (abs(seen / self.ratio - 1.0) - self.spread)
-            self.ratio += _RECENT * (seen - self.ratio)
-            self._measured_s = now_s
-            if abs(self.ratio / self._ratio_of_batch - 1.0) > _RESIZE_FRAC:
-                self.batch, self._ratio_of_batch = self._best_batch(self.ratio), self.ratio
+        if took_s is None:
+            return
+        low, high = _RATIO_BOUNDS
+        ratio = min(max(took_s / self.curve.seconds(samples), low), high)
+        handover_s = min(handover_s, self._most_way_s)
+        off_s = self.curve.seconds(samples) * ratio + handover_s - self._expected_s(samples)
+        self.spread += _RECENT * (abs(off_s) / self._expected_s(samples) - self.spread)
+        self.ratio += _RECENT * (ratio - self.ratio)
+        self.handover_s += _RECENT * (handover_s - self.handover_s)
+        self._measured_s = now_s
+        if abs(self._expected_s(self.batch) / self._batch_s - 1.0) > _RESIZE_FRAC:
+            self._resize()
 
     def answered(self, after_s: float, late_frac: float) -> None:
         """Notes how long after the end of a batch its answers were written, and what share of them was late."""
         low, high = _CAUTION_BOUNDS
         self.caution = min(max(self.caution + _CAUTION_BY * (late_frac - _LATE_FRAC), low), high)
         # At most a share of the time: what stops the whole service once says nothing of the next batch.
-        self.after_s += _RECENT * (min(after_s, _MOST_AFTER_FRAC * self.rules.slo_s) - self.after_s)
+        self.after_s += _RECENT * (min(after_s, self._most_way_s) - self.after_s)
 
-    def _best_batch(self, ratio: float) -> int:
+    def _resize(self) -> None:
         # A request may come right after a batch began: it waits for that one, and then for its own.
         limit_s = self.rules.margin_frac * self.rules.slo_s / 2
-        return (
-            self.curve.best_batch(self.rules.max_batch, limit_s / ratio)
-            if math.isfinite(limit_s)
-            else (self.rules.max_batch)
-        )
+        most = self.rules.max_batch
+        if math.isfinite(limit_s):
+            sizes = [size for size in range(1, most + 1) if self._expected_s(size) <= limit_s]
+            self.batch = max(sizes, key=lambda size: size / self._expected_s(size), default=1)
+        self._batch_s = self._expected_s(self.batch)
 
     def _expected_s(self, samples: int) -> float:
-        return self.curve.seconds(samples) * self.ratio
+        return self.curve.seconds(samples) * self.ratio + self.handover_s
 
     def _enter(self, request: QueuedRequest) -> None:
         self._waiting[request.number] = request.samples

@@ -74,8 +74,11 @@ class BatchPolicy(Protocol):
         """Tells how many engines there are."""
         ...
 
-    def next_batch(self, now_s: float, wait_s: float = 0.0) -> ChosenBatch | None:
-        """What an engine is to do that is idle now, or in ``wait_s``; None for nothing."""
+    def next_batch(self, now_s: float, wait_s: float | None = None) -> ChosenBatch | None:
+        """What an engine is to do that is idle, or that computes and should be idle in ``wait_s``; None for nothing.
+
+        One that computes, though it is late and ``wait_s`` 0, gets no batch with empty places that is all that waits.
+        """
         ...
 
     def left_s(self, now_s: float, batch: int) -> float:
@@ -90,8 +93,18 @@ class BatchPolicy(Protocol):
         """Notes that a batch begins now that was given to an engine beforehand."""
         ...
 
-    def ended(self, now_s: float, batch: int, samples: int, took_s: float | None) -> None:
-        """Notes that it ended after ``took_s``; None where its engine was lost, which says nothing about its cost."""
+    def ended(
+        self, now_s: float, batch: int, samples: int, took_s: float | None, handover_s: float = 0.0
+    ) -> None:  # fmt: skip
+        """Notes that a batch ended.
+
+        Args:
+            now_s: when that is.
+            batch: its number.
+            samples: that it had.
+            took_s: that its engine computed; None where that was lost, which says nothing about the cost.
+            handover_s: that it was on the way for longer, to the engine and back.
+        """
         ...
 
     def answered(self, after_s: float, late_frac: float) -> None:

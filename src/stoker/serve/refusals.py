@@ -20,6 +20,11 @@ class RequestRefused(Exception):
         self.status = status
         self.retry_after_s = retry_after_s
 
+    @property
+    def retry_after_ms(self) -> int | None:
+        """The same in whole milliseconds, at least 1."""
+        return None if self.retry_after_s is None else max(1, round(1e3 * self.retry_after_s))
+
 
 def malformed(message: str) -> RequestRefused:
     """A request that breaks a rule of the protocol or of the model."""

@@ -39,12 +39,14 @@ class FrontEnd(NamedTuple):
 
     Attributes:
         before_s: from a request's arrival until the queue has it.
-        handover_s: of each batch, to its engine and back, in which that engine computes nothing.
+        handover_s: of a batch to an idle engine and back, in which that engine computes nothing.
+        between_s: of a batch that its engine has already, from the end of the one before it.
         after_s: from the end of a batch until its answers are out.
     """
 
     before_s: float = 0.0
     handover_s: float = 0.0
+    between_s: float = 0.0
     after_s: float = 0.0
 
 
@@ -124,8 +126,8 @@ def serve_trace(
         if (arrival := next(coming, None)) is not None:
             heapq.heappush(events, (arrival.at_s + front.before_s, _ARRIVES, next(numbers), arrival))
 
-    def chosen(now_s: float, wait_s: float) -> _Running | None:
-        """The next batch of an engine that is idle in a while."""
+    def chosen(now_s: float, wait_s: float | None) -> _Running | None:
+        """The next batch of an engine that is idle, or will be in ``wait_s``."""
         found = policy.next_batch(now_s, wait_s)
         if found is None:
             return None
@@ -134,16 +136,15 @@ def serve_trace(
             del arrived[each]
         samples = sum(each.samples for each in found.requests)
         if not samples:
-            return _Running(-1, 0, 0.0, [])
+            return _Running(-1, 0, 0.0, 0.0, [])
         trace.batches.append(samples)
-        batch = policy.started(now_s + wait_s, found.expected_s)
-        # An engine that has its next batch already does not wait for it.
-        took_s = cost_s(samples) + (0.0 if wait_s else front.handover_s)
-        return _Running(batch, samples, took_s, list(found.requests))
+        batch = policy.started(now_s + (wait_s or 0.0), found.expected_s)
+        handover_s = front.handover_s if wait_s is None else front.between_s
+        return _Running(batch, samples, cost_s(samples), handover_s, list(found.requests))
 
     def run(now_s: float, running: _Running) -> None:
         busy[running.batch] = running
-        heapq.heappush(events, (now_s + running.took_s, _ENDS, next(numbers), running))
+        heapq.heappush(events, (now_s + running.took_s + running.handover_s, _ENDS, next(numbers), running))
 
     next_arrival()
     while events:
@@ -159,7 +160,7 @@ def serve_trace(
         else:
             assert isinstance(what, _Running)
             del busy[what.batch]
-            policy.ended(now_s, what.batch, what.samples, what.took_s)
+            policy.ended(now_s, what.batch, what.samples, what.took_s, what.handover_s)
             latencies_s = [now_s + front.after_s - arrived.pop(each.number) for each in what.requests]
             late = sum(now_s + front.after_s > each.deadline_s for each in what.requests)
             policy.answered(front.after_s, late / len(what.requests))
@@ -168,7 +169,7 @@ def serve_trace(
             if what.next is not None:
                 policy.begins(now_s, what.next.batch)
                 run(now_s, what.next)
-        while len(busy) < engines and policy.num_waiting and (running := chosen(now_s, 0.0)) is not None:
+        while len(busy) < engines and policy.num_waiting and (running := chosen(now_s, None)) is not None:
             if running.requests:
                 run(now_s, running)
         while policy.is_full and (first := _soonest(busy.values(), policy, now_s)) is not None:
@@ -185,6 +186,7 @@ class _Running:
     batch: int
     samples: int
     took_s: float
+    handover_s: float
     requests: list[QueuedRequest]
     next: _Running | None = None
     """The next one of the same engine, which has it already."""

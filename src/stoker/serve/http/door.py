@@ -252,6 +252,6 @@ def encoded(model: str, request: InferRequest, version: Answering, outputs: Outp
 
 async def refuse(send: Send, refusal: RequestRefused) -> None:
     """Sends a refusal."""
-    headers, body = refusal_answer(refusal)
+    headers, body = refusal_answer(refusal.status, str(refusal), refusal.retry_after_ms)
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -63,16 +63,16 @@ def answer_headers(body_bytes: int, json_bytes: int | None) -> Headers:
     return (length, (b"content-type", _BINARY), (b"inference-header-content-length", b"%d" % json_bytes))
 
 
-def refusal_answer(refusal: RequestRefused) -> tuple[Headers, bytes]:
+def refusal_answer(status: int, message: str, retry_after_ms: int | None) -> tuple[Headers, bytes]:
     """Headers and body of a refusal."""
-    body = answers.error(str(refusal))
+    body = answers.error(message)
     headers = [(b"content-length", b"%d" % len(body)), (b"content-type", _JSON)]
-    if refusal.retry_after_s is not None:
+    if retry_after_ms is not None:
         # Whole seconds in the standard's header, so at least 1; ours is exact.
         headers += [
-            (b"retry-after", b"%d" % max(1, round(refusal.retry_after_s))),
-            (b"stoker-retry-after-ms", b"%d" % max(1, round(refusal.retry_after_s * 1e3))),
+            (b"retry-after", b"%d" % max(1, round(retry_after_ms / 1e3))),
+            (b"stoker-retry-after-ms", b"%d" % retry_after_ms),
         ]
-    if refusal.status == 401:
+    if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     return headers, body

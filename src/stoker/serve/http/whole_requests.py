@@ -152,8 +152,7 @@ class InferenceConnection(HttpToolsProtocol):
 
     def refuse(self, refusal: RequestRefused) -> None:
         """Sends a refusal."""
-        headers, body = refusal_answer(refusal)
-        self._respond(STATUS_LINE[refusal.status] + _lines(headers), body)
+        self._respond(*_refusal(refusal.status, str(refusal), refusal.retry_after_ms))
 
     def _infer(self, opened: OpenModel, body: bytes) -> None:
         arrived_s, door = monotonic(), self._door
@@ -207,6 +206,13 @@ def _lines(headers: Headers) -> bytes:
 def _answer_start(body_bytes: int, json_bytes: int | None) -> bytes:
     """All before the headers that change with time: answers of one model mostly have one length."""
     return STATUS_LINE[200] + _lines(answer_headers(body_bytes, json_bytes))
+
+
+@functools.lru_cache(maxsize=256)
+def _refusal(status: int, message: str, retry_after_ms: int | None) -> tuple[bytes, bytes]:
+    """All before those headers, and the body: under overload most refusals are of one kind, some milliseconds apart."""
+    headers, body = refusal_answer(status, message, retry_after_ms)
+    return STATUS_LINE[status] + _lines(headers), body
 
 
 class _Direct(RequestResponseCycle):

@@ -175,6 +175,8 @@ class ModelVersion:
         item.queued = queued = QueuedRequest(number, request.samples, item.deadline_s, kind, item.priority)
         self._pending[number] = item
         self.policy.arrive(queued)
+        if self.policy.is_full:
+            self._pump()
         self._turn_soon()
 
     def cancel(self, item: Pending) -> None:
@@ -215,9 +217,9 @@ class ModelVersion:
         """Keeps a batch for the end of the turn, and its slot with it; its engine has work at once if that is there."""
         now_s = monotonic()
         batch = self._ended(engine, now_s)
-        took_s = max(now_s - batch.begun_s, done.took_s)  # the service may hear of two at once
-        self.policy.ended(now_s, batch.of_policy, batch.samples, took_s)
-        self._seen.batch(batch.samples, done.took_s, took_s - done.took_s)
+        handover_s = max(now_s - batch.begun_s - done.took_s, 0.0)  # the service may hear of two at once
+        self.policy.ended(now_s, batch.of_policy, batch.samples, done.took_s, handover_s)
+        self._seen.batch(batch.samples, done.took_s, handover_s)
         self._computed.append(_Computed(batch, slot, done, now_s))
         if self.policy.is_full:
             self._pump()
@@ -288,7 +290,7 @@ class ModelVersion:
         """Gives idle engines what waits, as long as there are both; and full batches to engines that still compute."""
         policy, pool = self.policy, self.pool
         now_s = monotonic()
-        while policy.num_waiting and pool.idle and pool.ring.num_free and self._next(pool.idle[-1], now_s, 0.0):
+        while policy.num_waiting and pool.idle and pool.ring.num_free and self._next(pool.idle[-1], now_s, None):
             pass
         while policy.is_full and pool.ring.num_free and (busy := pool.running_alone):
             left_s, engine = min(
@@ -298,8 +300,8 @@ class ModelVersion:
             if not self._next(engine, now_s, left_s):
                 return
 
-    def _next(self, engine: PooledEngine, now_s: float, wait_s: float) -> bool:
-        """Gives an engine that is idle in a while what the policy chooses; False if that is nothing."""
+    def _next(self, engine: PooledEngine, now_s: float, wait_s: float | None) -> bool:
+        """Gives an engine that is idle, or will be in ``wait_s``, what the policy chooses; False if that is nothing."""
         chosen = self.policy.next_batch(now_s, wait_s)
         if chosen is None:
             return False
@@ -308,7 +310,7 @@ class ModelVersion:
             self._refuse(self._pending[number], late)
         items = [item for each in chosen.requests if (item := self._pending.get(each.number)) is not None]
         if items:
-            self._run(engine, items, now_s + wait_s, chosen.expected_s)
+            self._run(engine, items, now_s + (wait_s or 0.0), chosen.expected_s)
         return True
 
     def _run(self, engine: PooledEngine, items: list[Pending], begin_s: float, expected_s: float) -> None:
