@@ -81,14 +81,17 @@ def test_no_combination_comes_before_the_solution_in_the_order(space: ChoiceSpac
     fitting = [cost[away] for away, orders in every.items() if min(orders)[0] <= 1 - 1e-5]
     if fitting:  # the fewest bytes with which a design fits, and of those designs the least
         assert proof.more_bytes <= min(fitting)
-        assert min(every[found.host_tables])[0] <= 1 + 1e-5
+        assert proof.largest <= 1
     allowed = [
         each for away, orders in every.items() if not fitting or cost[away] <= proof.more_bytes for each in orders
     ]
     largest = min(each[0] for each in allowed)
     assert proof.bound <= largest + 1e-5
     assert proof.largest <= largest * (1 + 1.1 * BAND) + 1e-5
-    near = min(each[1] for each in allowed if each[0] <= largest * (1 + BAND / 2))
+    most = largest * (1 + BAND / 2)
+    if largest <= 1:  # the others decide among what fits
+        most = max(largest, min(most, 1 - 1e-5))
+    near = min(each[1] for each in allowed if each[0] <= most)
     assert proof.rest <= near * (1 + 1e-4) + 1e-4
     assert proof.rest_bound <= near + 1e-4
     assert (proof.largest, proof.rest) == order_of(found.demand, part)
@@ -122,6 +125,22 @@ def test_multipliers_are_not_taken_where_another_resource_is_the_scarce_one() ->
     layers = {"one": [choice(1, 9000.0, 405), choice(2, 9500.0, 5)]}
     found = least_share(ChoiceSpace(layers=layers, meetings=[], rest=DeviceDemand(), combinations=2), part, MODEL)
     assert found.demand.dsps == 5
+
+
+def test_fewer_multipliers_are_not_worth_a_design_that_does_not_fit() -> None:
+    part = fpga("ecp5-25k")
+
+    def choice(lanes: int, luts: float, dsps: int) -> FoldingChoice:
+        return FoldingChoice(
+            folding=Folding(1, lanes), cycles=1, lanes_out=1, demand=DeviceDemand(luts=luts, dsps=dsps)
+        )  # fmt: skip
+
+    layers = {"one": [choice(1, part.luts - 8.0, 20), choice(2, part.luts + 7.0, 4)]}
+    space = ChoiceSpace(layers=layers, meetings=[], rest=DeviceDemand(), combinations=2)
+    found = least_share(space, part, MODEL)
+    assert found.demand.dsps == 20
+    assert found.certificate.largest <= 1
+    assert least_share(space, part, MODEL, room=0.9).demand.dsps == 4  # where neither fits, both are as good
 
 
 @cache

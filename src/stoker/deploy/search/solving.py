@@ -24,7 +24,7 @@ from stoker.deploy.search.space import ChoiceSpace, FoldingChoice, resized
 from stoker.deploy.tools.devices import Fpga
 
 BAND = 1e-3
-"""How far, relatively, the largest share may be above the least one for the sake of the others."""
+"""How far, relatively, the largest share may be above the least one for the sake of the others, where it still fits."""
 _UNLIMITED = 1e4
 """Share of a resource that a part does not have, for each one that is taken: never worth it, and never infinite."""
 _ROUNDING = 1e-6
@@ -44,7 +44,8 @@ class FoldingCertificate:
         largest: share of the solution.
         bound: no combination has its largest share below this.
         rest: the sum of all shares of the solution.
-        rest_bound: no combination whose largest share is within :data:`BAND` of the least has a sum below this.
+        rest_bound: no combination whose largest share is within :data:`BAND` of the least, and that fits where one
+            does, has a sum below this.
         more_bytes: of a sample for tables on the host; no cut of fewer bytes lets a design fit.
     """
 
@@ -165,6 +166,12 @@ class _Solution:
     rest_bound: float
 
 
+def _allowed(least: float, room: float) -> float:
+    """The largest share that is as good as the least one: within :data:`BAND`, and not over a part that one fits."""
+    near = least * (1 + BAND) + _ROUNDING
+    return near if least > room + _ROUNDING else max(least, min(near, room - _ROUNDING))
+
+
 class _Program:
     """Variables: the largest share; one of each choice, of each table on the host, of each pair of widths that meet.
 
@@ -230,7 +237,7 @@ class _Program:
             found = self._solve(largest, upper)
         assert found.x is not None, found.message  # each layer has a choice, and shares have no limit
         bound = float(found.mip_dual_bound)
-        upper[0] = found.x[0] * (1 + BAND) + _ROUNDING
+        upper[0] = _allowed(found.x[0], self.room)
         least = self._solve(self.sums, upper)
         assert least.x is not None, least.message  # the solution before is one
         chosen = {
