@@ -4,6 +4,7 @@ import itertools
 from dataclasses import replace
 from functools import cache
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -141,6 +142,17 @@ def test_fewer_multipliers_are_not_worth_a_design_that_does_not_fit() -> None:
     assert found.demand.dsps == 20
     assert found.certificate.largest <= 1
     assert least_share(space, part, MODEL, room=0.9).demand.dsps == 4  # where neither fits, both are as good
+
+
+def test_where_nothing_is_chosen_the_rest_is_the_solution() -> None:
+    """Pools and functions alone, or tables that stay on the chip: a program without whole numbers."""
+    part = fpga("ecp5-25k")
+    rest = DeviceDemand(luts=part.luts / 4, block_rams=part.block_rams // 2)
+    found = least_share(ChoiceSpace(layers={}, meetings=[], rest=rest, combinations=1), part, MODEL)
+    proof = found.certificate
+    assert (found.layers, found.host_tables, found.demand) == ({}, (), rest)
+    assert (proof.largest, proof.rest) == (0.5, 0.75)
+    assert (proof.bound, proof.rest_bound) == pytest.approx((0.5, 0.75))
 
 
 @cache

@@ -172,6 +172,11 @@ def _allowed(least: float, room: float) -> float:
     return near if least > room + _ROUNDING else max(least, min(near, room - _ROUNDING))
 
 
+def _bound(solved: Any) -> float:
+    """What no solution is below; a program without whole numbers has its solution for it."""
+    return float(solved.fun if solved.mip_dual_bound is None else solved.mip_dual_bound)
+
+
 class _Program:
     """Variables: the largest share; one of each choice, of each table on the host, of each pair of widths that meet.
 
@@ -236,7 +241,7 @@ class _Program:
             upper = self._fewest_bytes(upper)
             found = self._solve(largest, upper)
         assert found.x is not None, found.message  # each layer has a choice, and shares have no limit
-        bound = float(found.mip_dual_bound)
+        bound = _bound(found)
         upper[0] = _allowed(found.x[0], self.room)
         least = self._solve(self.sums, upper)
         assert least.x is not None, least.message  # the solution before is one
@@ -248,7 +253,7 @@ class _Program:
         away = tuple(table.layer for table, at in zip(self.space.tables, hosted, strict=True) if at > 1 / 2)
         rest = sum(shares(self.space.rest, self.part).values())
         return _Solution(
-            chosen=chosen, host_tables=away, bound=bound, rest_bound=float(least.mip_dual_bound) + rest
+            chosen=chosen, host_tables=away, bound=bound, rest_bound=_bound(least) + rest
         )  # fmt: skip
 
     def _fewest_bytes(self, upper: NDArray[np.float64]) -> NDArray[np.float64]:
