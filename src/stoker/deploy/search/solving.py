@@ -3,8 +3,8 @@
 One form of each layer is taken, and each table is on the chip or on the host. What a design takes of each kind of
 resource is a sum over layers and over streams that are resized, so the largest of the shares is the least number above
 all of them: a linear program but for the whole numbers, which HiGHS (Huangfu, Hall, 2018) solves with a proof. What is
-wanted has an order: all tables on the chip, or the fewest bytes from the host with which the design fits; then the
-least largest share; then, of designs within :data:`BAND` of that, the least sum of all shares.
+wanted has an order: all tables on the chip, or the fewest bytes from the host with which the design fits, or comes
+nearest to it; then the least largest share; then, of designs within :data:`BAND` of that, the least sum of all shares.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class FoldingCertificate:
         rest: the sum of all shares of the solution.
         rest_bound: no combination whose largest share is within :data:`BAND` of the least, and that fits where one
             does, has a sum below this.
-        more_bytes: of a sample for tables on the host; no cut of fewer bytes lets a design fit.
+        more_bytes: of a sample for tables on the host; no cut of fewer bytes lets a design fit, or come as near where
+            none does.
     """
 
     combinations: int
@@ -238,7 +239,7 @@ class _Program:
         largest[0] = 1.0
         found = self._solve(largest, upper)
         if self.space.tables and found.fun > self.room:
-            upper = self._fewest_bytes(upper)
+            upper = self._fewest_bytes(largest, upper)
             found = self._solve(largest, upper)
         assert found.x is not None, found.message  # each layer has a choice, and shares have no limit
         bound = _bound(found)
@@ -256,18 +257,21 @@ class _Program:
             chosen=chosen, host_tables=away, bound=bound, rest_bound=_bound(least) + rest
         )  # fmt: skip
 
-    def _fewest_bytes(self, upper: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Bounds under which as few bytes come from the host as let the design fit; any where none do."""
+    def _fewest_bytes(self, largest: NDArray[np.float64], upper: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Bounds under which as few bytes come from the host as let the design fit, or come nearest to it."""
         upper = upper.copy()
         upper[self.tables : self.whole] = 1
         bytes_more = np.zeros(len(self.taken))
         bytes_more[self.tables : self.whole] = [table.more_bytes for table in self.space.tables]
-        fitting = upper.copy()
-        fitting[0] = self.room
-        found = self._solve(bytes_more, fitting)
-        if found.x is not None:
-            at = {int(place): float(bytes_more[place]) for place in np.flatnonzero(bytes_more)}
-            self._add(at, -np.inf, round(found.fun))
+        near = upper.copy()
+        near[0] = self.room
+        found = self._solve(bytes_more, near)
+        if found.x is None:
+            near[0] = self._solve(largest, upper).fun + _ROUNDING
+            found = self._solve(bytes_more, near)
+        assert found.x is not None, found.message  # the nearest is one
+        at = {int(place): float(bytes_more[place]) for place in np.flatnonzero(bytes_more)}
+        self._add(at, -np.inf, round(found.fun))
         return upper
 
     def _arrange(self) -> None:
