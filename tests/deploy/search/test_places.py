@@ -34,6 +34,7 @@ from stoker.records.deploy.hardware import DesignActivity, UnitActivity
 from stoker.records.deploy.search import SearchReport
 from stoker.ui.deploy.search_html import render_search_page
 from stoker.ui.deploy.search_text import render_search
+from stoker.ui.deploy.search_words import write_proof
 from tests.deploy.rtl.nets import NetBuilder
 
 pytest.importorskip("scipy")
@@ -75,7 +76,7 @@ def test_weights_go_into_the_circuit_where_that_takes_less() -> None:
     _, without = searched(dense(), wanted, constants=ConstantForms())
     assert design.chosen.constant
     assert design.order < without.order
-    assert design.interval <= 1 / 2e7
+    assert 1 / design.interval >= 2e7
     assert {node.layer for node in design.structure.nodes.values() if node.constant} == set(design.chosen.constant)
     assert {each.form for each in report.forms} == {"memories", "circuit"}
     assert [each.layer for each in report.forms if each.taken] == list(design.foldings)
@@ -150,6 +151,9 @@ def test_tables_leave_the_chip_where_it_has_no_room_with_the_fewest_bytes() -> N
             assert shown.words * shown.bus_bits == 8 * demand.size
         else:
             assert (shown.words, shown.bus_bits) == (1, 32)
+    cut = "no other tables on the host let a design fit with fewer than"
+    assert cut in write_proof(report)
+    assert cut not in write_proof(structs.replace(report, pick=None, nearest=report.pick))  # where none fits
     kept, _ = searched(graph, DesignLimits(rate_per_s=1e6), host=False)
     assert kept.pick is None
     assert any("block RAMs" in each for each in kept.misses)

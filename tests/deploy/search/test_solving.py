@@ -4,6 +4,7 @@ import itertools
 from dataclasses import replace
 from functools import cache
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,15 +81,20 @@ def test_no_combination_comes_before_the_solution_in_the_order(space: ChoiceSpac
     cost = {away: sum(each.more_bytes for each in space.tables if each.layer in away) for away in every}
     fitting = [cost[away] for away, orders in every.items() if min(orders)[0] <= 1 - 1e-5]
     if fitting:  # the fewest bytes with which a design fits, and of those designs the least
-        assert proof.more_bytes <= min(fitting)
-        assert min(every[found.host_tables])[0] <= 1 + 1e-5
-    allowed = [
-        each for away, orders in every.items() if not fitting or cost[away] <= proof.more_bytes for each in orders
-    ]
+        assert proof.largest <= 1
+    else:  # or with which one comes as near as any
+        nearest = min(min(orders)[0] for orders in every.values())
+        fitting = [cost[away] for away, orders in every.items() if min(orders)[0] <= nearest]
+        assert proof.largest <= nearest * (1 + 1.1 * BAND) + 1e-5
+    assert proof.more_bytes <= min(fitting)
+    allowed = [each for away, orders in every.items() if cost[away] <= proof.more_bytes for each in orders]
     largest = min(each[0] for each in allowed)
     assert proof.bound <= largest + 1e-5
     assert proof.largest <= largest * (1 + 1.1 * BAND) + 1e-5
-    near = min(each[1] for each in allowed if each[0] <= largest * (1 + BAND / 2))
+    most = largest * (1 + BAND / 2)
+    if largest <= 1:  # the others decide among what fits
+        most = max(largest, min(most, 1 - 1e-5))
+    near = min(each[1] for each in allowed if each[0] <= most)
     assert proof.rest <= near * (1 + 1e-4) + 1e-4
     assert proof.rest_bound <= near + 1e-4
     assert (proof.largest, proof.rest) == order_of(found.demand, part)
@@ -111,6 +117,22 @@ def test_all_tables_stay_on_the_chip_where_they_fit() -> None:
         assert found.certificate.more_bytes == sum(each.more_bytes for each in tables if each.layer in wanted)
 
 
+def test_tables_that_do_not_help_stay_on_the_chip() -> None:
+    """Twice the multipliers of the part are taken: no table on the host makes them fewer."""
+    part = fpga("ecp5-25k")
+    tables = [TableChoice(layer=f"table{at}", saved=DeviceDemand(block_rams=4), more_bytes=500) for at in range(3)]
+    taken = DeviceDemand(luts=1000.0, dsps=2 * part.dsps)
+    layers = {"one": [FoldingChoice(folding=Folding(), cycles=1, lanes_out=1, demand=taken)]}
+    for blocks, wanted in ((12, 0), (2 * part.block_rams + 4, 1)):  # the second is as near with one table less
+        space = ChoiceSpace(
+            layers=layers, meetings=[], rest=DeviceDemand(block_rams=blocks), combinations=1, tables=tables
+        )  # fmt: skip
+        found = least_share(space, part, MODEL)
+        assert len(found.host_tables) == wanted
+        assert found.certificate.more_bytes == 500 * wanted
+        assert found.certificate.largest == 2.0
+
+
 def test_multipliers_are_not_taken_where_another_resource_is_the_scarce_one() -> None:
     """Block memories are as scarce either way: the folding with fewer multipliers is taken."""
     part = fpga("ecp5-25k")
@@ -122,6 +144,33 @@ def test_multipliers_are_not_taken_where_another_resource_is_the_scarce_one() ->
     layers = {"one": [choice(1, 9000.0, 405), choice(2, 9500.0, 5)]}
     found = least_share(ChoiceSpace(layers=layers, meetings=[], rest=DeviceDemand(), combinations=2), part, MODEL)
     assert found.demand.dsps == 5
+
+
+def test_fewer_multipliers_are_not_worth_a_design_that_does_not_fit() -> None:
+    part = fpga("ecp5-25k")
+
+    def choice(lanes: int, luts: float, dsps: int) -> FoldingChoice:
+        return FoldingChoice(
+            folding=Folding(1, lanes), cycles=1, lanes_out=1, demand=DeviceDemand(luts=luts, dsps=dsps)
+        )  # fmt: skip
+
+    layers = {"one": [choice(1, part.luts - 8.0, 20), choice(2, part.luts + 7.0, 4)]}
+    space = ChoiceSpace(layers=layers, meetings=[], rest=DeviceDemand(), combinations=2)
+    found = least_share(space, part, MODEL)
+    assert found.demand.dsps == 20
+    assert found.certificate.largest <= 1
+    assert least_share(space, part, MODEL, room=0.9).demand.dsps == 4  # where neither fits, both are as good
+
+
+def test_where_nothing_is_chosen_the_rest_is_the_solution() -> None:
+    """Pools and functions alone, or tables that stay on the chip: a program without whole numbers."""
+    part = fpga("ecp5-25k")
+    rest = DeviceDemand(luts=part.luts / 4, block_rams=part.block_rams // 2)
+    found = least_share(ChoiceSpace(layers={}, meetings=[], rest=rest, combinations=1), part, MODEL)
+    proof = found.certificate
+    assert (found.layers, found.host_tables, found.demand) == ({}, (), rest)
+    assert (proof.largest, proof.rest) == (0.5, 0.75)
+    assert (proof.bound, proof.rest_bound) == pytest.approx((0.5, 0.75))
 
 
 @cache

@@ -3,8 +3,8 @@
 One form of each layer is taken, and each table is on the chip or on the host. What a design takes of each kind of
 resource is a sum over layers and over streams that are resized, so the largest of the shares is the least number above
 all of them: a linear program but for the whole numbers, which HiGHS (Huangfu, Hall, 2018) solves with a proof. What is
-wanted has an order: all tables on the chip, or the fewest bytes from the host with which the design fits; then the
-least largest share; then, of designs within :data:`BAND` of that, the least sum of all shares.
+wanted has an order: all tables on the chip, or the fewest bytes from the host with which the design fits, or comes
+nearest to it; then the least largest share; then, of designs within :data:`BAND` of that, the least sum of all shares.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stoker.deploy.search.space import ChoiceSpace, FoldingChoice, resized
 from stoker.deploy.tools.devices import Fpga
 
 BAND = 1e-3
-"""How far, relatively, the largest share may be above the least one for the sake of the others."""
+"""How far, relatively, the largest share may be above the least one for the sake of the others, where it still fits."""
 _UNLIMITED = 1e4
 """Share of a resource that a part does not have, for each one that is taken: never worth it, and never infinite."""
 _ROUNDING = 1e-6
@@ -44,8 +44,10 @@ class FoldingCertificate:
         largest: share of the solution.
         bound: no combination has its largest share below this.
         rest: the sum of all shares of the solution.
-        rest_bound: no combination whose largest share is within :data:`BAND` of the least has a sum below this.
-        more_bytes: of a sample for tables on the host; no cut of fewer bytes lets a design fit.
+        rest_bound: no combination whose largest share is within :data:`BAND` of the least, and that fits where one
+            does, has a sum below this.
+        more_bytes: of a sample for tables on the host; no cut of fewer bytes lets a design fit, or come as near where
+            none does.
     """
 
     combinations: int
@@ -165,6 +167,17 @@ class _Solution:
     rest_bound: float
 
 
+def _allowed(least: float, room: float) -> float:
+    """The largest share that is as good as the least one: within :data:`BAND`, and not over a part that one fits."""
+    near = least * (1 + BAND) + _ROUNDING
+    return near if least > room + _ROUNDING else max(least, min(near, room - _ROUNDING))
+
+
+def _bound(solved: Any) -> float:
+    """What no solution is below; a program without whole numbers has its solution for it."""
+    return float(solved.fun if solved.mip_dual_bound is None else solved.mip_dual_bound)
+
+
 class _Program:
     """Variables: the largest share; one of each choice, of each table on the host, of each pair of widths that meet.
 
@@ -226,11 +239,11 @@ class _Program:
         largest[0] = 1.0
         found = self._solve(largest, upper)
         if self.space.tables and found.fun > self.room:
-            upper = self._fewest_bytes(upper)
+            upper = self._fewest_bytes(largest, upper)
             found = self._solve(largest, upper)
         assert found.x is not None, found.message  # each layer has a choice, and shares have no limit
-        bound = float(found.mip_dual_bound)
-        upper[0] = found.x[0] * (1 + BAND) + _ROUNDING
+        bound = _bound(found)
+        upper[0] = _allowed(found.x[0], self.room)
         least = self._solve(self.sums, upper)
         assert least.x is not None, least.message  # the solution before is one
         chosen = {
@@ -241,21 +254,24 @@ class _Program:
         away = tuple(table.layer for table, at in zip(self.space.tables, hosted, strict=True) if at > 1 / 2)
         rest = sum(shares(self.space.rest, self.part).values())
         return _Solution(
-            chosen=chosen, host_tables=away, bound=bound, rest_bound=float(least.mip_dual_bound) + rest
+            chosen=chosen, host_tables=away, bound=bound, rest_bound=_bound(least) + rest
         )  # fmt: skip
 
-    def _fewest_bytes(self, upper: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Bounds under which as few bytes come from the host as let the design fit; any where none do."""
+    def _fewest_bytes(self, largest: NDArray[np.float64], upper: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Bounds under which as few bytes come from the host as let the design fit, or come nearest to it."""
         upper = upper.copy()
         upper[self.tables : self.whole] = 1
         bytes_more = np.zeros(len(self.taken))
         bytes_more[self.tables : self.whole] = [table.more_bytes for table in self.space.tables]
-        fitting = upper.copy()
-        fitting[0] = self.room
-        found = self._solve(bytes_more, fitting)
-        if found.x is not None:
-            at = {int(place): float(bytes_more[place]) for place in np.flatnonzero(bytes_more)}
-            self._add(at, -np.inf, round(found.fun))
+        near = upper.copy()
+        near[0] = self.room
+        found = self._solve(bytes_more, near)
+        if found.x is None:
+            near[0] = self._solve(largest, upper).fun + _ROUNDING
+            found = self._solve(bytes_more, near)
+        assert found.x is not None, found.message  # the nearest is one
+        at = {int(place): float(bytes_more[place]) for place in np.flatnonzero(bytes_more)}
+        self._add(at, -np.inf, round(found.fun))
         return upper
 
     def _arrange(self) -> None:

@@ -131,7 +131,7 @@ class FoldingProof(msgspec.Struct, frozen=True, kw_only=True):
     rest_bound: float
     """No combination with about the least largest share has a sum below it."""
     more_bytes: int = 0
-    """Those that a sample sends for tables on the host: no cut of fewer bytes lets a design fit."""
+    """Those that a sample sends for tables on the host: no cut of fewer lets a design fit, or come as near."""
 
 
 class FamilyRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -121,7 +121,7 @@ def _units(report: SearchReport) -> str:
     head = ("result", "unit", "folding", "busy", f"part of the {RESOURCES[shown.binding]}", *RESOURCES.values())
     rows = (_unit(each, report) for each in report.layers)
     about = f"Folding: results x channels x taps in a cycle. {write_limiting(report)}."
-    proof = f'<p class="soft small">{draw_prose(write_proof(report.proof))}</p>' if report.proof else ""
+    proof = f'<p class="soft small">{draw_prose(write_proof(report))}</p>' if report.proof else ""
     title = "Units, in the order of the data"
     return draw_section(title, _card(_bars(head, rows, first_number=5)) + proof, about.replace("`", ""))
 

@@ -52,8 +52,8 @@ def render_search(report: SearchReport, style: Style | None = None, command: str
             f"{getattr(shown, kind):,.0f} of {there:,} {RESOURCES[kind]}" for kind, there in report.there.items()
         )
         facts += [("takes", resources), ("limits", write_limiting(report))]
-    if report.proof is not None:
-        facts.append(("proof", write_proof(report.proof)))
+    if proof := write_proof(report):
+        facts.append(("proof", proof))
     if report.command:
         facts.append(("build", write_command(report)))
     if counting := write_counting(report):

@@ -7,7 +7,7 @@ import shlex
 from msgspec import structs
 
 from stoker.core.units import format_seconds
-from stoker.records.deploy.search import DesignRow, FamilyRow, FoldingProof, LayerRow, SearchReport
+from stoker.records.deploy.search import DesignRow, FamilyRow, LayerRow, SearchReport
 from stoker.ui.deploy.activity_words import write_uncounted
 
 RESOURCES = {"luts": "LUTs", "flip_flops": "flip-flops", "dsps": "DSPs", "block_rams": "block RAMs"}
@@ -96,12 +96,15 @@ def write_limits(report: SearchReport) -> str:
     return ", ".join(words) if len(words) > 1 else f"{words[0]}, the fastest that fits"
 
 
-def write_proof(proof: FoldingProof) -> str:
-    """What was proven of what was chosen."""
+def write_proof(report: SearchReport) -> str:
+    """What was proven of what was chosen; empty of an engine."""
+    proof = report.proof
+    if proof is None:
+        return ""
     above = f"{proof.largest:.5f} ({100 * proof.gap:.2g} % above)" if proof.gap > _ROUNDED else "just that"
     cut = (
         f"; no other tables on the host let a design fit with fewer than {proof.more_bytes:,} bytes more a sample"
-        if proof.more_bytes
+        if report.pick is not None and proof.more_bytes
         else ""
     )
     return (
