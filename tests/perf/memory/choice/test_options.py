@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import msgspec.structs
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from stoker.perf.features.lifetimes import BufferLife, CallInTime, MemoryTimeline
+from stoker.perf.catalogue import gpu
+from stoker.perf.features.lifetimes import BufferLife, CallInTime, MemoryTimeline, Scratch
 from stoker.perf.features.step import trace
 from stoker.perf.memory.choice.offloading import HostLink
 from stoker.perf.memory.choice.options import Options, used_up, with_options
-from stoker.perf.memory.timeline import by_category, live_bytes, step_peak
+from stoker.perf.memory.kernel_memory import on_gpu
+from stoker.perf.memory.timeline import live_bytes, step_peak
 from stoker.train.fitting.live_bytes import LiveBytes
 from stoker.train.fitting.optimizing import UsedUp
 
@@ -57,6 +60,16 @@ def test_an_update_comes_after_what_the_backward_pass_of_its_layer_has_read_is_g
     assert live[6] == 100 + 100 + 200, "its update, which takes twice as much as a parameter has"
     assert live[7] == 100 + 50, "it is gone before the next part of the backward pass"
     assert live[14] == 100, "and the optimizer's own step finds nothing to do"
+
+
+def test_an_update_comes_after_the_kernel_of_its_gradient() -> None:
+    plain = msgspec.structs.replace(one_layer(), target="cuda", scratch=(Scratch(6, 5000, "backward", "", ""),))
+    changed, _ = used_up(on_gpu(plain, gpu("H100-SXM")))
+    live = live_bytes(changed).tolist()
+    # One event more for the workspace, one more for its end.
+    assert live[6] == 100 + 1000 + 100 + 5000, "the gradient is there while its kernel runs"
+    assert live[8] == 100 + 100 + 200, "its update, when what the kernel has read is gone"
+    assert live[9] == 100 + 50
 
 
 def test_a_gradient_that_is_added_to_is_applied_when_it_is_complete() -> None:
@@ -141,4 +154,3 @@ def test_the_peak_is_that_of_the_trace_and_of_the_count(name: str, samples: int)
     found = step_peak(changed).bytes
     assert found == pytest.approx(step_peak(traced(name, samples, uses_up=True)).bytes, rel=0.01)
     assert found == pytest.approx(counted(name, samples), rel=0.01)
-    assert sum(by_category(changed, step_peak(changed)).values()) == found

@@ -16,6 +16,7 @@ import numpy as np
 from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.memory.choice.offloading import HostLink
+from stoker.perf.memory.kernel_memory import is_workspace
 from stoker.perf.memory.remedies import one_by_one
 from stoker.perf.strategy import UPDATE_S
 from stoker.records.fitting import LEAST_AWAY_BYTES, TracedModel
@@ -163,7 +164,7 @@ def used_up(timeline: MemoryTimeline, *, states_away: bool = False) -> tuple[Mem
     share = _update_bytes(timeline) / beside if beside else 0.0
     if states_away:
         share += _state_bytes(timeline) / max(1, sum(weights))
-    others = [one.birth for one in timeline.buffers if one.category != "gradients"]
+    others = sorted(one.birth for one in timeline.buffers if one.category != "gradients" and not is_workspace(one))
     lives = list(timeline.buffers)
     updates: dict[int, int] = {}
     for place, one in enumerate(timeline.buffers):
