@@ -165,13 +165,25 @@ def used_up(timeline: MemoryTimeline, *, states_away: bool = False) -> tuple[Mem
     if states_away:
         share += _state_bytes(timeline) / max(1, sum(weights))
     others = sorted(one.birth for one in timeline.buffers if one.category != "gradients" and not is_workspace(one))
+
+    def over(at: int) -> int:
+        """The end of the part of a backward pass that an event is in."""
+        after = bisect_left(others, at)
+        return others[after] if after < len(others) else timeline.end
+
     lives = list(timeline.buffers)
     updates: dict[int, int] = {}
     for place, one in enumerate(timeline.buffers):
         if _is_applied(one):
-            after = bisect_left(others, _last_added(timeline, one))
-            ends = min(one.death, others[after] if after < len(others) else timeline.end)
-            lives[place] = msgspec.structs.replace(one, death=ends)
+            complete = _last_added(timeline, one)
+            ends = min(one.death, over(complete))
+            gone = ends
+            if one.birth < timeline.begin <= complete:
+                # The program keeps it, zeroes it and adds to it: it is gone with the step before, and what was to be
+                # added is the gradient that is applied.
+                gone = min(one.death, over(one.birth + 1))
+                lives.append(msgspec.structs.replace(one, birth=complete, death=ends))
+            lives[place] = msgspec.structs.replace(one, death=gone)
             updates[ends] = max(updates.get(ends, 0), int(share * one.bytes))
         elif _is_update(timeline, one):
             lives[place] = msgspec.structs.replace(one, bytes=0)
