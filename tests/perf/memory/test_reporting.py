@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from stoker.perf.features.lifetimes import CATEGORIES
@@ -64,6 +65,20 @@ def test_what_ranks_share_is_priced_against_the_step_with_ddps_exchange_or_not_a
     assert share({"ddp": 100.0, "fsdp": 25.0}) == -0.75
     assert share({"ddp": 100.0}) is None
     assert share({"fsdp": 125.0}) is None
+
+
+def test_all_remedies_of_ranks_are_shares_of_one_step() -> None:
+    def shares(**seconds: float) -> dict[str, float | None]:
+        found = report(MemoryQuestion(
+            features=PLAIN[0], timeline=PLAIN[1], emulated=True, ranks=2, model=READ, step_s=seconds.get
+        ))  # fmt: skip
+        return {each.name: each.step_frac for each in found.remedies}
+
+    alone, exchanged = shares(), shares(ddp=100.0, fsdp=125.0)
+    (name,) = (each for each in alone if each.startswith("recompute"))
+    before, behind = alone[name], exchanged[name]
+    assert before is not None
+    assert behind == pytest.approx(before * sum(call.seconds for call in PLAIN[1].calls) / 100.0)
 
 
 def test_a_traced_weight_its_gradient_and_its_states_have_the_rows_by_which_ranks_share_them() -> None:
