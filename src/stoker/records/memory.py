@@ -54,7 +54,8 @@ class MemoryRemedy(msgspec.Struct, frozen=True, kw_only=True):
     saves_bytes: int
     peak_bytes: int
     step_frac: float | None
-    """Time that it adds, as a share of the step's; None if no GPU is known to predict it for."""
+    """Time that it adds, as a share of the step's, for ranks with DDP's exchange where it can be predicted; None if no
+    GPU is known to predict it for."""
     losses: str
     """``equal`` bit for bit, or how far they may differ."""
     fits: bool | None

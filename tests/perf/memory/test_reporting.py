@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
+from stoker.perf.features.lifetimes import CATEGORIES
 from stoker.perf.memory.choice.fitting import FitQuestion, plan_fit
 from stoker.perf.memory.reporting import MemoryQuestion, report
 from stoker.records.fitting import FitPlan
@@ -65,8 +67,28 @@ def test_what_ranks_share_is_priced_against_the_step_with_ddps_exchange_or_not_a
     assert share({"fsdp": 125.0}) is None
 
 
-def test_a_traced_weight_has_the_rows_by_which_ranks_share_it() -> None:
-    weights = [each for each in PLAIN[1].buffers if each.category == "parameters"]
+def test_all_remedies_of_ranks_are_shares_of_one_step() -> None:
+    def shares(**seconds: float) -> dict[str, float | None]:
+        found = report(MemoryQuestion(
+            features=PLAIN[0], timeline=PLAIN[1], emulated=True, ranks=2, model=READ, step_s=seconds.get
+        ))  # fmt: skip
+        return {each.name: each.step_frac for each in found.remedies}
+
+    alone, exchanged = shares(), shares(ddp=100.0, fsdp=125.0)
+    (name,) = (each for each in alone if each.startswith("recompute"))
+    before, behind = alone[name], exchanged[name]
+    assert before is not None
+    assert behind == pytest.approx(before * sum(call.seconds for call in PLAIN[1].calls) / 100.0)
+
+
+def test_a_traced_weight_its_gradient_and_its_states_have_the_rows_by_which_ranks_share_them() -> None:
+    rows = {
+        category: sorted((each.bytes, each.rows) for each in PLAIN[1].buffers if each.category == category)
+        for category in CATEGORIES
+    }
+    weights = rows.pop("parameters")
     assert weights
-    assert all(each.rows and each.bytes % (4 * each.rows) == 0 for each in weights)
-    assert not any(each.rows for each in PLAIN[1].buffers if each.category != "parameters")
+    assert all(count and nbytes % (4 * count) == 0 for nbytes, count in weights)
+    assert set(rows.pop("gradients")) == set(weights)
+    assert {each for each in rows.pop("optimizer") if each[0] > 8} == set(weights)
+    assert not any(count for others in rows.values() for _, count in others)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.perf.features.lifetimes import BufferLife, CallInTime, MemoryTimeline
-from stoker.perf.memory.remedies import part_of_rows
+from stoker.perf.features.lifetimes import BufferLife, CallInTime, Category, MemoryTimeline
+from stoker.perf.memory.remedies import part_of_rows, sharded
 from stoker.perf.memory.sharded_weights import with_shares
 from stoker.perf.memory.timeline import live_bytes, peak_before, step_peak
 
@@ -67,8 +67,19 @@ def test_ranks_share_weights_by_rows_and_gather_empty_ones() -> None:
     assert eight == step_peak(with_shares(even, units, (), 4)).bytes
     # Two rows of 40 bytes that are empty, while the weight is whole, and half a row that the first rank has more.
     assert ten == eight + 2 * 40 + 20
-    part = part_of_rows(of_rows(10).buffers, 4)
-    assert [part(nbytes) for nbytes in (400, 1000, 1001)] == [3 * 40, 250, 251]
+    assert [part_of_rows(each, 4) for each in of_rows(10).buffers[:2]] == [3 * 40, 250]
+
+
+def test_weights_of_equal_bytes_are_shared_by_their_own_rows() -> None:
+    """A token of shape (1, 1, 100), whose one row the first rank has, and a layer norm's weight of 100 rows."""
+
+    def life(category: Category, rows: int) -> BufferLife:
+        return BufferLife(400, 0, 9, -1, category, "forward", "", "", rows=rows)
+
+    lives = tuple(life(category, rows) for category in ("parameters", "gradients", "optimizer") for rows in (1, 100))
+    timeline = msgspec.structs.replace(chain([1000]), buffers=lives)
+    assert [each.bytes for each in sharded(timeline, 4, weights=True).buffers] == [400, 100] * 3
+    assert [each.bytes for each in sharded(timeline, 4, weights=False).buffers] == [400] * 4 + [100] * 2
 
 
 def test_a_block_is_copied_out_of_its_buffer_beside_that_of_the_one_before() -> None:

@@ -40,7 +40,7 @@ class BufferLife(msgspec.Struct, frozen=True, array_like=True):
     released: int = 0
     """Event until which an object holds it that a module was given, such as a cache of keys; 0 if none does."""
     rows: int = 0
-    """The size of the first axis of a weight, by which ranks share it; 0 for all else."""
+    """The size of the first axis of a weight, by which ranks share it, its gradient and its states; 0 for all else."""
 
 
 class CallInTime(msgspec.Struct, frozen=True, array_like=True):

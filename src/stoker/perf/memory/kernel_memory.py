@@ -52,3 +52,8 @@ def on_gpu(timeline: MemoryTimeline, card: Gpu) -> MemoryTimeline:
         timeline, begin=moved(timeline.begin), end=timeline.end + 2 * len(scratch),
         buffers=tuple(every[place] for place in order), calls=tuple(calls), held=tuple(held), scratch=(),
     )  # fmt: skip
+
+
+def is_workspace(one: BufferLife) -> bool:
+    """Whether :func:`on_gpu` added it: it is in use, and no call of the trace is known to use it."""
+    return one.last_use >= 0 and not one.uses

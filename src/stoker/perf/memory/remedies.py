@@ -6,8 +6,6 @@ by the same peak and the same replay as before it. Modules that are repeated are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 import msgspec.structs
 
 from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
@@ -56,13 +54,13 @@ def sharded(timeline: MemoryTimeline, ranks: int, *, weights: bool, gathered_byt
         weights: whether parameters and gradients are shared as well (FSDP), or the optimizer's states alone (ZeRO-1).
         gathered_bytes: weights and gradients that are whole at a time, where these are shared.
     """
-    # ZeRO-1 deals out whole weights, or cuts them anywhere.
-    part = part_of_rows(timeline.buffers if weights else (), ranks)
 
     def share(each: BufferLife) -> BufferLife:
         is_state = each.category == "optimizer" or (each.category == "temporaries" and each.phase == "optimizer")
         if is_state or (weights and each.category in ("parameters", "gradients")):
-            return msgspec.structs.replace(each, bytes=part(each.bytes))
+            # ZeRO-1 deals out whole weights, or cuts them anywhere.
+            part = part_of_rows(each, ranks) if weights else -(-each.bytes // ranks)
+            return msgspec.structs.replace(each, bytes=part)
         return each
 
     lives = tuple(map(share, timeline.buffers))
@@ -70,17 +68,14 @@ def sharded(timeline: MemoryTimeline, ranks: int, *, weights: bool, gathered_byt
     return with_copies(changed, gathered_bytes) if gathered_bytes else changed
 
 
-def part_of_rows(buffers: Iterable[BufferLife], ranks: int) -> Callable[[int], int]:
-    """What gives the bytes that the first rank keeps of a weight, or of what is as large as one.
+def part_of_rows(each: BufferLife, ranks: int) -> int:
+    """The bytes that the first rank keeps of a weight, or of a gradient or state of one.
 
-    Weights are shared by rows: of 10 rows, the first of four ranks has 3.
+    They are shared by rows: of 10 rows, the first of four ranks has 3. What has no rows is cut anywhere.
     """
-    parts: dict[int, int] = {}
-    for each in buffers:
-        if each.category == "parameters" and each.rows:
-            part = -(-each.rows // ranks) * (each.bytes // each.rows)
-            parts[each.bytes] = max(parts.get(each.bytes, 0), part)
-    return lambda nbytes: parts.get(nbytes, -(-nbytes // ranks))
+    if each.rows:
+        return -(-each.rows // ranks) * (each.bytes // each.rows)
+    return -(-each.bytes // ranks)
 
 
 def with_copies(timeline: MemoryTimeline, nbytes: int) -> MemoryTimeline:

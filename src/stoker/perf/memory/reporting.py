@@ -227,19 +227,20 @@ def _grows(question: MemoryQuestion, taken: _Taken) -> list[GrowingMemory]:
 def _remedies(
     question: MemoryQuestion, base: MemoryTimeline, before: _Taken, evaluation: _Taken | None, plan: FitPlan | None
 ) -> list[MemoryRemedy]:
-    step_s = sum(call.seconds for call in base.calls)
+    alone_s = sum(call.seconds for call in base.calls)
+    # Ranks make a step with DDP's exchange, where it can be predicted: one step for all rows.
+    step_s = alone_s if question.ranks == 1 else question.step_s("ddp") or alone_s
     edges = _edges(base)
 
     def of(
-        name: str, how: str, choice: FitChoice, losses: str = "equal", certified: bool = False,
-        plain_s: float | None = step_s,
-    ) -> MemoryRemedy:  # fmt: skip
+        name: str, how: str, choice: FitChoice, losses: str = "equal", certified: bool = False, timed: bool = True
+    ) -> MemoryRemedy:
         fits = None if question.available is None else choice.peak <= question.available
         taken = _fuller(replace(before, total=choice.peak, fits=fits), evaluation)
         course = [] if choice.timeline is base else _course(base, choice.timeline, edges)
         return MemoryRemedy(
             name=name, how=how, saves_bytes=before.total - taken.total, peak_bytes=taken.total,
-            step_frac=choice.added_s / plain_s if plain_s else None, losses=losses, fits=taken.fits,
+            step_frac=choice.added_s / step_s if timed and step_s else None, losses=losses, fits=taken.fits,
             certified=certified, course=course,
         )  # fmt: skip
 
@@ -307,8 +308,7 @@ def _shared(question: MemoryQuestion, planner: FitPlanner, of: Callable[..., Mem
         added_s = 0.0 if alone_s is None or shared_s is None else shared_s - alone_s
         losses = "equal" if kind == "zero1" else "within 1e-5"
         choice = FitChoice(Options(), {}, changed, planner.taken(changed, expandable=False), added_s)
-        # Of a step with DDP's exchange, where it can be predicted.
-        found.append(of(name, how, choice, losses, plain_s=None if shared_s is None else alone_s))
+        found.append(of(name, how, choice, losses, timed=alone_s is not None and shared_s is not None))
     return found
 
 

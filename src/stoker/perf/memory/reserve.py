@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
@@ -69,6 +71,15 @@ def replay(
     except DeviceFullError as error:
         return Reserve(run.most, run.allocator.peak_reserved, run.allocator.peak_reserved, error.size)
     return Reserve(run.most, run.allocator.peak_reserved, first)
+
+
+@contextmanager
+def replays_forgotten() -> Generator[None]:
+    """Keeps no replay behind the block, nor its timeline: a process that has planned may run for days."""
+    try:
+        yield
+    finally:
+        replay.cache_clear()
 
 
 class _Run:

@@ -91,12 +91,11 @@ class _Sharing:
         self._frees_sums = timeline.target == "cpu"
         self._numbers = UnitNumbers(units)
         self._is_kept = {number: path in kept for number, path in enumerate(units, 1)} | {REST: True}
-        self._part = part_of_rows(timeline.buffers, ranks)
         # Gathered and reduced with empty rows, so that all ranks send alike.
         self._weights = [0] * (len(units) + 1)
         for each in timeline.buffers:
             if each.category == "parameters":
-                padded = ranks * self._part(each.bytes) if each.rows else each.bytes
+                padded = ranks * part_of_rows(each, ranks) if each.rows else each.bytes
                 self._weights[self._numbers.of(each.module)] += padded
         calls = self._timeline.calls
         self._nexts = {id(call): after.at for call, after in pairwise(calls)}
@@ -127,7 +126,7 @@ class _Sharing:
         whole = [each for each in self._timeline.buffers if each.category == "parameters"]
         last = max((each.birth for each in whole), default=0)
         if last < self._timeline.begin:
-            shared = sum(each.bytes - self._part(each.bytes) for each in whole)
+            shared = sum(each.bytes - part_of_rows(each, self._ranks) for each in whole)
             self._hold(shared, last, last + 1, "parameters")
 
     def _hold(self, nbytes: int, birth: int, death: int, category: Category = "temporaries") -> None:
@@ -139,7 +138,7 @@ class _Sharing:
         until = self._reduced.get(self._numbers.of(each.module))
         if until is None or each.birth > until or each.death <= until + 1:
             return each
-        self._hold(self._part(each.bytes), until + 1, each.death, "gradients")
+        self._hold(part_of_rows(each, self._ranks), until + 1, each.death, "gradients")
         return msgspec.structs.replace(each, death=until + 1)
 
     def _stays(self, calls: Sequence[CallInTime], *, at_once: bool) -> list[_Stay]:

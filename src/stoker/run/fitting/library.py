@@ -21,6 +21,7 @@ from stoker.perf.features.step import trace
 from stoker.perf.features.tracing.distributed import paths
 from stoker.perf.memory.choice.fitting import FitQuestion, plan_fit
 from stoker.perf.memory.ranks import chosen, facts_of, plan_ranks, ranked
+from stoker.perf.memory.reserve import replays_forgotten
 from stoker.records.fitting import FitPlan
 from stoker.run.fitting.devices import EMULATED, FitDevice
 from stoker.run.fitting.handing import assumed_link, link_of
@@ -43,6 +44,7 @@ class LibraryPlanner:
         self._budget, self._loss = budget, loss
         self.paths = paths
 
+    @replays_forgotten()
     def __call__(
         self, model: nn.Module, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> FitPlan:

@@ -21,6 +21,7 @@ from stoker.core.texts import to_json
 from stoker.perf.memory.choice.certifying import CertifiedChoice, RefusedPlan
 from stoker.perf.memory.choice.fitting import FitQuestion, taken_of
 from stoker.perf.memory.ranks import chosen
+from stoker.perf.memory.reserve import replays_forgotten
 from stoker.records.fitting import FitMeasure, FitPlan, RejectedFit
 from stoker.run.fitting.advising import advised
 from stoker.run.fitting.devices import FitDevice, device_of
@@ -35,6 +36,7 @@ _CHUNKS = ((2, False), (4, False), (4, True), (8, True), (16, True))
 """Parts of a batch that are tried, and whether units are repeated as well."""
 
 
+@replays_forgotten()
 def prepare(settings: RunSettings, program: Sequence[str]) -> tuple[FitPlan | None, str]:
     """Plans, says the plan in one line, and returns it with the file that hands it to the program's processes.
 

@@ -7,12 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from stoker.core.patching import Patches
+from stoker.perf.catalogue import gpu
 from stoker.perf.communication.times import PassTimes
-from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
+from stoker.perf.features.lifetimes import BufferLife, CallInTime, MemoryTimeline, Scratch
 from stoker.perf.features.step import trace
 from stoker.perf.memory.choice.unit_costs import parts_of
 from stoker.perf.memory.choice.units import call_ends, first_end, nested_units, repeated
-from stoker.perf.memory.timeline import step_peak, with_lives, with_seconds
+from stoker.perf.memory.kernel_memory import on_gpu
+from stoker.perf.memory.timeline import live_bytes, step_peak, with_lives, with_seconds
 from stoker.records.fitting import Keeps
 from stoker.train.fitting.live_bytes import LiveBytes
 from stoker.train.fitting.recomputing import recompute
@@ -112,3 +114,41 @@ def test_a_choice_knows_that_a_unit_needs_less_while_it_saves_nothing() -> None:
     (way,) = (each for each in last.repeats if each.keeps == "nothing")
     assert way.need < last.need, "the peak is in its forward pass, where a repeated one frees as it goes"
     assert way.need == pytest.approx(step_peak(repeated(PLAIN, [(UNITS["3"], "nothing")])[0]).bytes, rel=0.01)
+
+
+def convolving(*, held_for: int) -> MemoryTimeline:
+    """relu, conv and relu on 1,000 bytes each, the second with a workspace of 5,000 and two results; and the way back.
+
+    Args:
+        held_for: results of the convolution that are allocated while it has its workspace.
+    """
+
+    def life(size: int, birth: int, death: int, *uses: int) -> BufferLife:
+        return BufferLife(size, birth, death, uses[-1], "activations", "forward", "unit", "", uses)
+
+    lives = (
+        BufferLife(10, 0, 20, 1, "inputs", "forward", "", "", (0,)),
+        life(1000, 1, 16, 0, 1, 5, 6), life(1000, 2, 5, 1, 2), life(0, 3, 17, 1, 5), life(1000, 4, 12, 2, 4),
+    )  # fmt: skip
+    calls = [
+        CallInTime(at, name, "pointwise", phase, module, 1.0)  # pyright: ignore[reportArgumentType]
+        for at, name, phase, module in (
+            (1, "relu", "forward", "unit"), (2, "convolution", "forward", "unit"), (4, "relu", "forward", "unit"),
+            (6, "sum", "forward", ""), (10, "threshold_backward", "backward", "unit"),
+            (12, "convolution_backward", "backward", "unit"), (14, "threshold_backward", "backward", "unit"),
+        )
+    ]  # fmt: skip
+    plain = MemoryTimeline(
+        name="t", target="cuda", batch_size=1, begin=1, end=20, buffers=lives, calls=tuple(calls),
+        scratch=(Scratch(4, 5000, "forward", "unit", "", held_for),),
+    )  # fmt: skip
+    return on_gpu(plain, gpu("H100-SXM"))
+
+
+@pytest.mark.parametrize("held_for", [0, 1])
+def test_what_a_kernel_reads_is_alive_while_it_has_its_workspace(held_for: int) -> None:
+    timeline = convolving(held_for=held_for)
+    units = nested_units(timeline)
+    changed, _ = repeated(timeline, [(units[0], "nothing")])
+    first = live_bytes(changed)[: units[0].passes[0].backward[0]]
+    assert max(first) == 10 + 2 * 1000 + 5000, "the convolution's input and result next to its workspace"

@@ -45,6 +45,8 @@ class Buffers:
         """What was alive each time that a backward pass began."""
         self.held: dict[int, tuple[str, str, str]] = {}
         """Variable that holds a buffer when a backward pass begins, where it is assigned, and where it is read last."""
+        self.rows: dict[int, int] = {}
+        """Sizes of the first axes of weights, gradients and states."""
         self.old_roles: dict[int, Role] = {}
         """What else was used so when the step began, such as gradients of the step before; no part of the features."""
         self.scratch: list[tuple[int, int, Phase, int, str, int]] = []
@@ -119,7 +121,9 @@ class Buffers:
     def give_role(self, tensor: Tensor, role: Role) -> None:
         """Sets what a tensor's memory is used for."""
         if tensor.layout is torch.strided and not self.is_away(tensor):
-            self.roles.setdefault(self.number(tensor), role)
+            number = self.number(tensor)
+            self.roles.setdefault(number, role)
+            self._note_rows(number, tensor, role)
 
     def alive(self) -> set[int]:
         """Buffers that are alive now."""
@@ -160,6 +164,12 @@ class Buffers:
             number = self.known(tensor)
             if number is not None:
                 self.old_roles[number] = role
+                self._note_rows(number, tensor, role)
+
+    def _note_rows(self, number: int, tensor: Tensor, role: Role) -> None:
+        """Records the first axis of what ranks share and has a buffer for itself: one of many in a buffer does not."""
+        if role in ("weight", "gradient", "state") and tensor.dim() and tensor.nbytes == self.sizes[number]:
+            self.rows.setdefault(number, tensor.shape[0])
 
     def lives(self) -> tuple[list[int], dict[int, int]]:
         """Events by which each buffer was allocated, and by which those that died were freed."""

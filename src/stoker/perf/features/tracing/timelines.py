@@ -30,7 +30,7 @@ def timeline_of(recorder: DispatchRecorder, watch: StepFollower, features: StepF
     buffers, names = recorder.buffers, watch.names()
     owned = _owned(buffers, watch)  # first, since it may see memory that no call has used
     births, deaths = buffers.lives()
-    uses, rows = _uses(recorder.calls), _rows(buffers, watch)
+    uses = _uses(recorder.calls)
     last = {number: recorder.calls[places[-1]].at for number, places in uses.items()}
     end = buffers.now
     found = tuple(
@@ -38,7 +38,7 @@ def timeline_of(recorder: DispatchRecorder, watch: StepFollower, features: StepF
             size, births[number], deaths.get(number, end), last.get(number, -1),
             _category(buffers, number), buffers.phases[number],
             owned.get(number, names[buffers.owners.get(number, buffers.makers[number])]), buffers.lines[number],
-            tuple(uses.get(number, ())), watch.given.released(number), rows.get(number, 0),
+            tuple(uses.get(number, ())), watch.given.released(number), buffers.rows.get(number, 0),
         )
         for number, size in enumerate(buffers.sizes)
     )  # fmt: skip
@@ -69,15 +69,6 @@ def _owned(buffers: Buffers, watch: StepFollower) -> dict[int, str]:
             if isinstance(tensor, Tensor) and tensor.layout is torch.strided and not buffers.is_away(tensor):
                 found[buffers.number(tensor)] = path
     return found
-
-
-def _rows(buffers: Buffers, watch: StepFollower) -> dict[int, int]:
-    """Sizes of the first axes of parameters, by their buffers."""
-    return {
-        buffers.number(each): each.shape[0]
-        for each in watch.parameters.values()
-        if each.layout is torch.strided and each.dim() and not buffers.is_away(each)
-    }
 
 
 def _category(buffers: Buffers, number: int) -> Category:

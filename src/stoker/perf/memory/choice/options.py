@@ -16,6 +16,7 @@ import numpy as np
 from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.memory.choice.offloading import HostLink
+from stoker.perf.memory.kernel_memory import is_workspace
 from stoker.perf.memory.remedies import one_by_one
 from stoker.perf.strategy import UPDATE_S
 from stoker.records.fitting import LEAST_AWAY_BYTES, TracedModel
@@ -163,14 +164,26 @@ def used_up(timeline: MemoryTimeline, *, states_away: bool = False) -> tuple[Mem
     share = _update_bytes(timeline) / beside if beside else 0.0
     if states_away:
         share += _state_bytes(timeline) / max(1, sum(weights))
-    others = [one.birth for one in timeline.buffers if one.category != "gradients"]
+    others = sorted(one.birth for one in timeline.buffers if one.category != "gradients" and not is_workspace(one))
+
+    def over(at: int) -> int:
+        """The end of the part of a backward pass that an event is in."""
+        after = bisect_left(others, at)
+        return others[after] if after < len(others) else timeline.end
+
     lives = list(timeline.buffers)
     updates: dict[int, int] = {}
     for place, one in enumerate(timeline.buffers):
         if _is_applied(one):
-            after = bisect_left(others, _last_added(timeline, one))
-            ends = min(one.death, others[after] if after < len(others) else timeline.end)
-            lives[place] = msgspec.structs.replace(one, death=ends)
+            complete = _last_added(timeline, one)
+            ends = min(one.death, over(complete))
+            gone = ends
+            if one.birth < timeline.begin <= complete:
+                # The program keeps it, zeroes it and adds to it: it is gone with the step before, and what was to be
+                # added is the gradient that is applied.
+                gone = min(one.death, over(one.birth + 1))
+                lives.append(msgspec.structs.replace(one, birth=complete, death=ends))
+            lives[place] = msgspec.structs.replace(one, death=gone)
             updates[ends] = max(updates.get(ends, 0), int(share * one.bytes))
         elif _is_update(timeline, one):
             lives[place] = msgspec.structs.replace(one, bytes=0)

@@ -15,6 +15,7 @@ import msgspec.structs
 
 from stoker.perf.features.lifetimes import BufferLife, CallInTime, MemoryTimeline
 from stoker.perf.features.records import MATRIX_KINDS
+from stoker.perf.memory.kernel_memory import is_workspace
 from stoker.records.fitting import Keeps
 
 LASTING = frozenset({"parameters", "gradients", "optimizer", "buffers"})
@@ -310,10 +311,13 @@ def seconds_of(unit: ModuleUnit, keeps: Keeps) -> float:
 def call_ends(timeline: MemoryTimeline) -> list[int]:
     """For each call, the event by which what it alone has read is gone: the next allocation that is not of its results.
 
+    What its kernels take while they run is no such allocation: they read what they were given.
+
     Args:
         timeline: of the step.
     """
-    order = sorted(range(len(timeline.buffers)), key=lambda place: timeline.buffers[place].birth)
+    others = (place for place, one in enumerate(timeline.buffers) if not is_workspace(one))
+    order = sorted(others, key=lambda place: timeline.buffers[place].birth)
     births = [timeline.buffers[place].birth for place in order]
     found: list[int] = []
     for number, call in enumerate(timeline.calls):
