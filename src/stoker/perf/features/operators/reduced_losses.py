@@ -2,10 +2,10 @@
 """Losses whose result is one number in memory for all elements, where torch's shape functions say room for one.
 
 Their result is made for all elements and then becomes one number, while its memory stays as it was (``resize_``, or a
-reduction into it, in aten/src/ATen/native/Loss.cpp, on CPUs and GPUs). ``soft_margin_loss`` and ``binary_cross_entropy``
-write the loss of each element into the result itself; ``mse_loss`` and ``smooth_l1_loss`` into a temporary of that size,
-which is not recorded here, and sum that into the result. A program that keeps its loss to the end of the step keeps so
-much.
+reduction into it, in aten/src/ATen/native/Loss.cpp, on CPUs and GPUs). ``soft_margin_loss`` and
+``binary_cross_entropy`` write the loss of each element into the result itself; ``mse_loss`` and ``smooth_l1_loss`` into
+a temporary of that size, which is not recorded here, and sum that into the result. A program that keeps its loss to the
+end of the step keeps so much.
 """
 
 from __future__ import annotations
