@@ -172,7 +172,7 @@ class FitPlan(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int
     """Predicted peak with the plan: certified, or of the model that chose."""
     step_s: float | None
-    """Predicted seconds of a step with the plan and its exchange."""
+    """Predicted seconds of a step with the plan and its exchange; None if nothing predicts them."""
     measures: tuple[FitMeasure, ...] = ()
     certified: bool = False
     """Whether the program was traced again in the chosen form, and ``peak_bytes`` is of that trace."""

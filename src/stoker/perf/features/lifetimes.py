@@ -107,7 +107,7 @@ class MemoryTimeline(msgspec.Struct, frozen=True, kw_only=True):
     end: int
     """All events."""
     buffers: tuple[BufferLife, ...]
-    """In the order of their births."""
+    """In the order of their births as traced; what changes a timeline may append others, so that places stay."""
     calls: tuple[CallInTime, ...]
     held: tuple[HeldVariable, ...] = ()
     grows: tuple[GrowingHolder, ...] = ()

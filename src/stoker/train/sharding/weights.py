@@ -8,6 +8,7 @@ gradients and state dicts are affairs of one rank, which fetches what others hol
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -271,8 +272,6 @@ def _fully_shard(
     # Imported here: it takes a second, and few programs are sharded.
     from torch.distributed.fsdp import fully_shard
 
-    # Torch says of writes to views that they lose a hook; ours is there then.
-    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view", UserWarning)
     found: list[tuple[nn.Module, torch_private.HookNumbers]] = []
     # Units inside others come first: what they have is not the outer one's.
     for path in [*sorted(units, key=lambda path: -path.count(".")), ""]:
@@ -281,10 +280,22 @@ def _fully_shard(
         unit.register_forward_hook(_begin_at_bases, with_kwargs=True)  # before FSDP2's own
         before = torch_private.hooks_of(unit)
         fully_shard(unit, mesh=mesh, reshard_after_forward=freed)
+        allow_views(unit)
         if mesh.device_type == "cpu":
             set_collectives(unit)
         found.append((unit, torch_private.new_hooks(unit, before)))
     return found
+
+
+def allow_views(unit: nn.Module) -> None:
+    """Silences what torch says of units of this class whose outputs are views: writes to them lose a hook.
+
+    Ours is there then. Units of other classes, such as those that a program shards itself, are still warned of.
+    """
+    # For good, and undone by a program that sets all filters later. To silence each call of the hook would reset what
+    # Python knows of warnings that were shown once (catch_warnings, for all threads): each would come in each pass.
+    name = re.escape(type(unit).__name__)
+    warnings.filterwarnings("ignore", rf"FSDP2-wrapped module \({name}\) returned a view", UserWarning)
 
 
 def _begin_at_bases(module: nn.Module, inputs: Any, named: dict[str, Any], outputs: Any) -> None:

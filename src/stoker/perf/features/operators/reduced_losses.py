@@ -1,9 +1,11 @@
 # pyright: reportUnknownMemberType=false
 """Losses whose result is one number in memory for all elements, where torch's shape functions say room for one.
 
-They write the loss of each element into their result, sum it, and make the result smaller: its memory stays as it was
-(``resize_`` in aten/src/ATen/native/Loss.cpp, on CPUs and GPUs). A program that keeps its loss to the end of the step
-keeps so much.
+Their result is made for all elements and then becomes one number, while its memory stays as it was (``resize_``, or a
+reduction into it, in aten/src/ATen/native/Loss.cpp, on CPUs and GPUs). ``soft_margin_loss`` and
+``binary_cross_entropy`` write the loss of each element into the result itself; ``mse_loss`` and ``smooth_l1_loss`` into
+a temporary of that size, which is not recorded here, and sum that into the result. A program that keeps its loss to the
+end of the step keeps so much.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ _NONE = 0
 """Number that torch gives the reduction which leaves a loss for each element."""
 
 
-def _number(at: int) -> Callable[[tuple[Any, ...]], Tensor | None]:
+def _reduced_result(at: int) -> Callable[[tuple[Any, ...]], Tensor | None]:
     """What makes the result of a loss whose reduction is the argument at this place; without one it is the mean."""
 
     def made(args: tuple[Any, ...]) -> Tensor | None:
@@ -31,7 +33,7 @@ def _number(at: int) -> Callable[[tuple[Any, ...]], Tensor | None]:
 
 
 RESULTS: dict[str, Callable[[tuple[Any, ...]], Tensor | None]] = {
-    "mse_loss": _number(2), "smooth_l1_loss": _number(2), "soft_margin_loss": _number(2),
-    "binary_cross_entropy": _number(3),
+    "mse_loss": _reduced_result(2), "smooth_l1_loss": _reduced_result(2), "soft_margin_loss": _reduced_result(2),
+    "binary_cross_entropy": _reduced_result(3),
 }  # fmt: skip
 """Functions for the result of an operation; they return None where it has all elements. Called under the fake mode."""
