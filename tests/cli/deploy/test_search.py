@@ -8,13 +8,19 @@ import pytest
 from msgspec import structs
 
 from stoker.cli.main import main
+from stoker.core.texts import to_json
 from stoker.deploy.package.folder import write_package
 from stoker.deploy.rtl.engine.files import read_engine
 from stoker.deploy.rtl.generate import read_design
+from stoker.deploy.search.model import model_of
+from stoker.deploy.tools.devices import fpga
 from tests.deploy.rtl.nets import NetBuilder, residual_digits
 
 pytest.importorskip("safetensors")
 pytest.importorskip("scipy")
+
+MEMORIES = ["--weights", "memories"]
+"""The additions of the network's layers take seconds."""
 
 
 @pytest.fixture
@@ -25,12 +31,11 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_pick_is_built(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    memories = ["--weights", "memories"]  # the additions of these layers take seconds
-    options = [*memories, "--rate", "5k", "--latency", "1ms", "--out", "search.json", "--html", "search.html"]
+    options = [*MEMORIES, "--rate", "5k", "--latency", "1ms", "--out", "search.json", "--html", "search.html"]
     assert main(["deploy", "search", str(package), *options]) == 0
     assert "wrote search.html" in capsys.readouterr().out
     assert "Memory map" in Path("search.html").read_text()
-    assert main(["deploy", "search", str(package), "--rate", "5k", *memories]) == 0
+    assert main(["deploy", "search", str(package), "--rate", "5k", *MEMORIES]) == 0
     page = capsys.readouterr().out
     for said in ("Build digits.pkg as dataflow", "combinations of foldings as fast", "sets the pace", "Families"):
         assert said in page
@@ -91,16 +96,26 @@ def test_nothing_that_fits_ends_with_status_2_and_the_nearest(
 def test_wrong_options_are_one_line(
     package: Path, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["deploy", "search", str(package), *options]) == 2
+    assert main(["deploy", "search", str(package), *MEMORIES, *options]) == 2
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
 
 
+def test_a_model_of_a_file_is_taken_where_no_clock_is_known(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = structs.replace(model_of(fpga("xc7a35t")), obtained="measured here")
+    Path("model.json").write_bytes(to_json(model))
+    options = ["--device", "xc7a35t", "--model", "model.json", "--structure", "dataflow"]
+    assert main(["deploy", "search", str(package), *options]) == 0
+    page = capsys.readouterr().out
+    assert "measured here" in page
+    assert "synthesised, not placed: no clock; times are in cycles" in " ".join(page.split())
+
+
 def test_foldings_of_another_package_are_refused(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
     net = NetBuilder(0)
     write_package("other.pkg", net.graph(net.dense(net.input((6,)), 4)), "other")
-    assert main(["deploy", "search", str(package), "--out", "search.json"]) == 0
+    assert main(["deploy", "search", str(package), *MEMORIES, "--out", "search.json"]) == 0
     capsys.readouterr()
     assert main(["deploy", "verify", "other.pkg", "--folding", "search.json"]) == 2
     assert "must be of this package, and its pick is of `digits.pkg`" in capsys.readouterr().err
@@ -109,7 +124,7 @@ def test_foldings_of_another_package_are_refused(package: Path, capsys: pytest.C
 def test_several_packages_are_one_front(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
     net = NetBuilder(1)
     write_package("small.pkg", net.graph(net.dense(net.input((6,)), 4)), "small")
-    assert main(["deploy", "search", str(package), "small.pkg", "--rate", "10k", "--json"]) == 0
+    assert main(["deploy", "search", str(package), "small.pkg", *MEMORIES, "--rate", "10k", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert list(dict.fromkeys(each["package"] for each in found["families"])) == ["digits.pkg", "small.pkg"]
     assert found["pick"]["package"] == "small.pkg"

@@ -15,7 +15,7 @@ from stoker.deploy.tools.devices import Fpga, fpga
 from stoker.ui.deploy.search_text import render_calibration
 from tests.deploy.search.unplaced import unplaced_model
 
-PARTS = [fpga(name) for name in ("ecp5-45k", "ice40-hx8k")]
+PARTS = [fpga(name) for name in ("ecp5-45k", "ice40-hx8k", "xc7a100t")]
 
 
 @pytest.fixture(scope="module", params=PARTS, ids=[each.name for each in PARTS])
@@ -37,7 +37,9 @@ def test_the_shipped_model_is_of_these_specimens_and_near_them(shipped: Shipped)
     rows = judged(model, structures).rows
     assert all(row.dsps[0] == row.dsps[1] and row.block_rams[0] == row.block_rams[1] for row in rows)
     assert any(row.clock_mhz is not None for row in rows) == part.is_placed
-    for kind, usual, worst in (("luts", 0.08, 0.2), ("flip_flops", 0.08, 0.2), ("clock_mhz", 0.08, 0.2)):
+    # Small designs on 7 series are far from the sum of their parts, for tables of six inputs swallow some of them.
+    luts_worst = 0.2 if part.is_placed else 0.45
+    for kind, usual, worst in (("luts", 0.08, luts_worst), ("flip_flops", 0.08, 0.2), ("clock_mhz", 0.08, 0.2)):
         pairs = [pair for row in rows if (pair := getattr(row, kind)) is not None]
         if not pairs:
             continue

@@ -202,17 +202,8 @@ def node_contents(node: DesignNode) -> UnitContents:
 
 @cache
 def model_of(part: Fpga) -> ResourceModel:
-    """The model that is shipped for a part.
-
-    Raises:
-        ValueError: none is shipped for its family.
-    """
+    """The model that is shipped for a part."""
     file = resources.files("stoker.deploy.search").joinpath("data", f"{part.family}.json")
-    if not file.is_file():
-        raise ValueError(
-            f"no model of {part.name} is shipped; fit one with `stoker deploy calibrate --device {part.name} "
-            "--out FILE`, and search with `--model FILE`"
-        )
     return msgspec.json.decode(file.read_bytes(), type=ResourceModel).on(part.grade)
 
 
