@@ -1,5 +1,8 @@
 """The pick against every pace of small networks; what is refused says why; reports and their foldings."""
 
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -10,11 +13,12 @@ from hypothesis import strategies as st
 
 from stoker.core.pareto import no_worse
 from stoker.core.texts import to_json
-from stoker.deploy.search.families import Dataflow, DataflowDesign, SearchedPackage
-from stoker.deploy.search.model import model_of
+from stoker.deploy.search.families import Dataflow, DataflowDesign, SearchedPackage, SolvedDesign
+from stoker.deploy.search.model import DeviceDemand, EstimatedDesign, model_of
 from stoker.deploy.search.report import engine_of, foldings_of, misses, read_pick, report_of
 from stoker.deploy.search.searching import DesignLimits, check_clock, search
-from stoker.deploy.tools.devices import fpga
+from stoker.deploy.search.solving import order_of
+from stoker.deploy.tools.devices import Fpga, fpga
 from stoker.records.deploy.search import SearchReport
 from stoker.ui.deploy.search_html import render_search_page
 from stoker.ui.deploy.search_text import render_search
@@ -144,6 +148,95 @@ def test_without_a_clock_times_are_cycles_and_with_a_stated_one_seconds() -> Non
     assert stated.pick.latency_s == pytest.approx(slow.latency_cycles / 50e6)
     for words in ("50 MHz are stated, and no tool checks them", "xc7a35t at 50 MHz", "50 MHz as stated"):
         assert words in render_search(stated)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A family whose designs are given: cycles, latency and what each takes; lookup tables are a part's 24,288."""
+
+    name: str
+    designs: Mapping[int, DeviceDemand]
+    clock_mhz: float | None = 100.0
+    part: Fpga = SMALL
+    structure: str = "dataflow"
+    weights: str = ""
+    requantiser: str = "shifts"
+    obtained: str = "as given"
+
+    @property
+    def package(self) -> SearchedPackage:
+        return SearchedPackage(name=self.name, digest="d", graph=any_net(1))
+
+    def paces(self) -> Sequence[int]:
+        return sorted(self.designs)
+
+    def design(self, cycles: int) -> SolvedDesign:
+        demand = self.designs[cycles]
+        return SolvedDesign(
+            cycles=cycles, latency_cycles=cycles, multipliers=demand.dsps, order=order_of(demand, self.part),
+            estimate=EstimatedDesign(demand=demand, clock_mhz=self.clock_mhz),
+        )  # fmt: skip
+
+
+def taking(luts: float, dsps: float) -> DeviceDemand:
+    """Percents of lookup tables and multipliers of the part."""
+    return DeviceDemand(luts=luts * SMALL.luts / 100, dsps=round(dsps * SMALL.dsps / 100))
+
+
+def chosen_of(wanted: DesignLimits, *families: Listed) -> tuple[str, list[str]]:
+    """The family of the pick or of the nearest, and what is said of all."""
+    found = search(families, wanted)
+    return found.nearest.family.package.name, [each.why for each in report_of(found, wanted, SMALL).families]
+
+
+PACED, FASTEST = DesignLimits(rate_per_s=1.0), DesignLimits()
+
+
+@pytest.mark.parametrize("wanted", [PACED, FASTEST])
+def test_families_within_a_thousandth_are_equal_and_the_sum_of_shares_decides(wanted: DesignLimits) -> None:
+    memories, both = Listed("memories", {64: taking(30.0, 25.0)}), Listed("any", {64: taking(30.02, 0.0)})
+    said = "takes 55 % with all shares of the device added where the pick takes 30 %"
+    assert chosen_of(wanted, memories, both) == ("any", [said, ""])
+    assert chosen_of(wanted, both, memories) == ("any", ["", said])
+    # Above the thousandth the largest share decides, and is written apart.
+    above = Listed("any", {64: taking(30.2, 0.0)})
+    said = "takes 30.2 % of the device where the pick takes 30.0 %"
+    assert chosen_of(wanted, memories, above) == ("memories", ["", said])
+
+
+def test_a_thousandth_is_of_the_least_share_and_does_not_add_up() -> None:
+    """The third is within a thousandth of the second, and not of the first: its sum does not count."""
+    families = [
+        Listed(name, {64: taking(*each)})
+        for name, each in (("first", (30.0, 25.0)), ("second", (30.02, 14.0)), ("third", (30.04, 0.0)))
+    ]
+    for order in itertools.permutations(families):
+        picked, said = chosen_of(PACED, *order)
+        assert picked == "second"
+        assert said[order.index(families[2])] == "takes 30.04 % of the device where the pick takes 30.02 %"
+
+
+def test_paces_within_a_thousandth_are_equal() -> None:
+    family = Listed("net", {64: taking(30.02, 0.0), 128: taking(30.0, 25.0)})
+    assert search([family], PACED).nearest.design.cycles == 64
+
+
+def test_misses_within_a_thousandth_are_equal_but_limits_are_kept_exactly() -> None:
+    over, more = Listed("over", {64: taking(200.02, 50.0)}), Listed("more", {64: taking(200.0, 75.0)})
+    assert chosen_of(PACED, more, over)[0] == "over"
+    fits, misses_it = Listed("fits", {64: taking(99.99, 96.0)}), Listed("misses", {64: taking(100.01, 0.0)})
+    assert chosen_of(PACED, misses_it, fits)[0] == "fits"
+
+
+def test_a_family_as_good_is_told_by_what_differs() -> None:
+    """Shares where the intervals are equal, intervals to the digit that differs, or nothing."""
+    one, other = Listed("one", {128: taking(30.0, 0.0)}, None), Listed("other", {128: taking(40.0, 0.0)}, None)
+    assert chosen_of(FASTEST, one, other)[1] == ["", "takes 40 % of the device where the pick takes 30 %"]
+    assert chosen_of(FASTEST, one, one)[1] == ["", "no better than the pick"]
+    slower = Listed("slower", {129: taking(10.0, 0.0)}, None)
+    assert chosen_of(FASTEST, one, slower)[1][1] == "takes 129 cycles a sample at least where the pick takes 128"
+    fast, near = Listed("fast", {10**8: taking(30.0, 0.0)}), Listed("near", {10**8 + 10**6: taking(10.0, 0.0)})
+    assert chosen_of(FASTEST, fast, near)[1][1] == "gives 0.99 samples/s at most where the pick gives 1.00"
 
 
 @pytest.mark.parametrize(

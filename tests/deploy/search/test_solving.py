@@ -12,7 +12,7 @@ from stoker.deploy.rtl.folding import Folding, works_of
 from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.search.families import Dataflow, SearchedPackage
 from stoker.deploy.search.model import KINDS, DeviceDemand, estimated, model_of
-from stoker.deploy.search.solving import BAND, demand_of, least_share, order_of
+from stoker.deploy.search.solving import BAND, demand_of, first_in_order, least_share, order_of
 from stoker.deploy.search.space import (
     ChoiceSpace,
     FoldingChoice,
@@ -226,3 +226,12 @@ def test_equal_throughput_takes_fewer_multipliers_than_one_reuse_factor() -> Non
 def test_the_order_is_of_the_largest_share_then_of_all() -> None:
     part = fpga("ecp5-25k")
     assert order_of(DeviceDemand(luts=part.luts / 4, dsps=part.dsps), part) == (1.0, 1.25)
+
+
+def test_of_designs_within_a_thousandth_the_first_has_the_least_sum_and_fits_where_one_does() -> None:
+    def first(*orders: tuple[float, float]) -> tuple[float, float]:
+        return first_in_order(orders, lambda each: each)
+
+    assert first((0.3, 0.9), (0.3002, 0.4), (0.3004, 0.2)) == (0.3002, 0.4)
+    assert first((0.9998, 3.0), (1.0003, 1.5)) == (0.9998, 3.0)
+    assert first((1.0001, 3.0), (1.0003, 1.5)) == (1.0003, 1.5)

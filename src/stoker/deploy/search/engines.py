@@ -12,7 +12,7 @@ from stoker.deploy.rtl.engine.shape import LANES
 from stoker.deploy.search.engine_model import EngineModel, engine_multipliers
 from stoker.deploy.search.families import SearchedPackage, SolvedDesign
 from stoker.deploy.search.model import EstimatedDesign
-from stoker.deploy.search.solving import order_of
+from stoker.deploy.search.solving import first_in_order, order_of
 from stoker.deploy.tools.devices import Fpga
 
 
@@ -71,7 +71,7 @@ class EngineFamily:
         fast = [each for each in self._designs.values() if each.cycles <= cycles]
         if not fast:
             raise ValueError(f"an engine takes {min(self._designs):,} cycles a sample at least, not {cycles:,}")
-        return min(fast, key=lambda each: (each.order, each.cycles))
+        return first_in_order(sorted(fast, key=lambda each: each.cycles), lambda each: each.order)
 
     def _design(self, image: ModelImage) -> EngineDesign:
         demand = self.model.demand(image.shape)

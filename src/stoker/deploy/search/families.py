@@ -15,7 +15,7 @@ from stoker.deploy.rtl.mapping import layer_sums, lower
 from stoker.deploy.rtl.structure import Structure
 from stoker.deploy.rtl.timing import latency_cycles
 from stoker.deploy.search.model import EstimatedDesign, ResourceModel, estimated
-from stoker.deploy.search.solving import ChosenDesign, FoldingCertificate, Order, least_share, order_of
+from stoker.deploy.search.solving import ChosenDesign, FoldingCertificate, Order, first_in_order, least_share, order_of
 from stoker.deploy.search.space import FoldingChoice, all_choices, space_for
 from stoker.deploy.tools.devices import Fpga
 
@@ -280,5 +280,7 @@ class Dataflow:
         for name, choices in self._choices.items():
             fast = [each for each in choices if each.cycles <= cycles]
             by_form = ([each for each in fast if each.constant == constant] for constant in (False, True))
-            found[name] = [min(each, key=lambda one: order_of(one.demand, self.part)) for each in by_form if each]
+            found[name] = [
+                first_in_order(each, lambda one: order_of(one.demand, self.part)) for each in by_form if each
+            ]
         return found

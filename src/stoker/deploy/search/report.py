@@ -23,7 +23,7 @@ from stoker.deploy.search.families import Dataflow, DataflowDesign, SolvedDesign
 from stoker.deploy.search.memory_forms import MappedMemory, MemoryShape, mapped
 from stoker.deploy.search.model import KINDS, DeviceDemand, node_contents
 from stoker.deploy.search.searching import DesignLimits, FamilyOutcome, FoundDesign, RefusedFamily, SearchOutcome
-from stoker.deploy.search.solving import shares
+from stoker.deploy.search.solving import BAND, shares
 from stoker.deploy.tools.devices import Family, Fpga
 from stoker.records.deploy.hardware import UNPLACED
 from stoker.records.deploy.search import (
@@ -315,17 +315,30 @@ def _why(best: FoundDesign, pick: FoundDesign | None, wanted: DesignLimits, part
     more, own = best.design.host_bytes, pick.design.host_bytes
     if more > own and (wanted.is_paced or best.design.interval == pick.design.interval):
         return f"a sample sends {more:,} bytes more for tables on the host where the pick sends {own:,}"
-    if (best.design.order, best.design.interval) == (pick.design.order, pick.design.interval):
-        return "no better than the pick"
-    if wanted.is_paced:
-        return (
-            f"takes {100 * best.design.share:.0f} % of the device where the pick takes {100 * pick.design.share:.0f} %"
-        )
+    if wanted.is_paced or best.design.interval == pick.design.interval:
+        return _why_larger(best.design, pick.design)
     if best.design.estimate.clock_mhz is None:
         return f"takes {best.design.cycles:,} cycles a sample at least where the pick takes {pick.design.cycles:,}"
-    return (
-        f"gives {1 / best.design.interval:,.0f} samples/s at most where the pick gives {1 / pick.design.interval:,.0f}"
-    )
+    given, wished = _apart(1 / best.design.interval, 1 / pick.design.interval)
+    return f"gives {given} samples/s at most where the pick gives {wished}"
+
+
+def _why_larger(design: SolvedDesign, pick: SolvedDesign) -> str:
+    """What a design as good but for its shares takes more."""
+    (largest, rest), (least, least_rest) = design.order, pick.order
+    if largest > least * (1 + BAND) or (largest > least and rest <= least_rest):
+        own, other = _apart(100 * largest, 100 * least)
+        return f"takes {own} % of the device where the pick takes {other} %"
+    if rest > least_rest:
+        own, other = _apart(100 * rest, 100 * least_rest)
+        return f"takes {own} % with all shares of the device added where the pick takes {other} %"
+    return "no better than the pick"
+
+
+def _apart(one: float, other: float) -> tuple[str, str]:
+    """Both numbers, with the fewest decimals that tell them apart."""
+    written = ((f"{one:,.{places}f}", f"{other:,.{places}f}") for places in range(16))
+    return next((each for each in written if each[0] != each[1]), (f"{one}", f"{other}"))
 
 
 def _notes(

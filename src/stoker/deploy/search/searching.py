@@ -7,13 +7,13 @@ found by halving, and so is the one that misses the limits least where nothing k
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from stoker.core import pareto
 from stoker.deploy.search.families import SolvedDesign, StructureFamily
 from stoker.deploy.search.model import KINDS
-from stoker.deploy.search.solving import share_of, shares
+from stoker.deploy.search.solving import first_in_order, nearly_least, share_of, shares
 from stoker.deploy.tools.devices import Fpga
 from stoker.records.deploy.hardware import UNPLACED
 
@@ -176,7 +176,7 @@ def search(families: Sequence[StructureFamily], wanted: DesignLimits) -> SearchO
         own = pareto.front((each for each in found if each.design.share <= 1.0), _figures)
         outcomes.append(FamilyOutcome(family=family, best=best, tried=len(found), front=own))
         everything += own
-    nearest = min((each.best for each in outcomes), key=lambda found: _merit(found, wanted))
+    nearest = _best([each.best for each in outcomes], wanted)
     return SearchOutcome(
         pick=nearest if nearest.excess <= 1.0 else None, nearest=nearest, families=outcomes,
         front=pareto.front(everything, _figures),
@@ -188,17 +188,27 @@ def _figures(found: FoundDesign) -> tuple[float, ...]:
     return design.interval, design.latency, design.share, found.loss_frac, design.host_bytes
 
 
-def _merit(found: FoundDesign, wanted: DesignLimits) -> tuple[float, ...]:
-    """Less is better: keeping the limits first, then the share, or the interval where no speed was asked for.
+def _best(found: Iterable[FoundDesign], wanted: DesignLimits) -> FoundDesign:
+    """One that keeps the limits, by bytes from the host and share, or by the interval where no speed was asked for.
 
     Of designs that miss limits, the one whose largest miss is least; of equal ones, whose next is least, and so on.
+    Shares and misses are equal within what a design is solved to, and then the sum of shares decides.
     """
+    every = list(found)
+    near = [each for each in every if each.excess <= 1.0]
+    if near:
+        first = min(_before_share(each, wanted) for each in near)
+        near = [each for each in near if _before_share(each, wanted) == first]
+    else:
+        near = every
+        for at in range(len(every[0].ratios)):
+            near = nearly_least(near, lambda each, at=at: each.ratios[at])
+    return first_in_order(sorted(near, key=lambda each: each.design.interval), lambda each: each.design.order)
+
+
+def _before_share(found: FoundDesign, wanted: DesignLimits) -> tuple[float, ...]:
     design = found.design
-    if found.excess > 1.0:
-        return (*found.ratios, *design.order)
-    if wanted.is_paced:
-        return 1.0, design.host_bytes, *design.order, design.interval
-    return 1.0, design.interval, design.host_bytes, *design.order
+    return (design.host_bytes,) if wanted.is_paced else (design.interval, design.host_bytes)
 
 
 @dataclass
@@ -217,20 +227,17 @@ class _FamilySearch:
         wanted = self.wanted
         if wanted.is_paced:
             self._first(paces, lambda found: wanted.slowness(found.design) > 1.0)
-        best, kinds = self._best(), list(KINDS)
+        best, kinds = _best(self.found.values(), wanted), list(KINDS)
         while kinds:
             # The place where these kinds fit, or are missed as much as the speed is; the one that is missed most may be
             # missed by as much at all paces, and then the others decide.
             self._first(paces, lambda found: max(self._shares(found, kinds)) <= max(1.0, wanted.slowness(found.design)))
-            best = self._best()
+            best = _best(self.found.values(), wanted)
             worst = dict(zip(kinds, self._shares(best, kinds), strict=True))
             kinds.remove(max(kinds, key=lambda kind: worst[kind]))
             if best.excess <= 1.0:
                 break
         return best
-
-    def _best(self) -> FoundDesign:
-        return min(self.found.values(), key=lambda each: _merit(each, self.wanted))
 
     def _shares(self, found: FoundDesign, kinds: Sequence[str]) -> list[float]:
         part = self.family.part

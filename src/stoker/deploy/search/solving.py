@@ -10,9 +10,9 @@ nearest to it; then the least largest share; then, of designs within :data:`BAND
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +30,11 @@ _UNLIMITED = 1e4
 _ROUNDING = 1e-6
 """What a program's solver takes for equal."""
 
+_T = TypeVar("_T")
+
 Order = tuple[float, float]
-"""The largest share, then the sum of all: less is better, in this order."""
+"""The largest share, then the sum of all: less is better, in this order, and largest shares within :data:`BAND` of the
+least are as good."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +108,22 @@ def order_of(demand: DeviceDemand, part: Fpga) -> Order:
     """What is made least."""
     found = shares(demand, part).values()
     return max(found), sum(found)
+
+
+def nearly_least(found: Iterable[_T], figure: Callable[[_T], float]) -> list[_T]:
+    """Those whose figure is within :data:`BAND` of the least one: a part of what is there, or allowed.
+
+    Where the least is no more than that, so are all.
+    """
+    kept = list(found)
+    least = min(map(figure, kept))
+    most = least * (1 + BAND) if least > 1 else min(least * (1 + BAND), 1.0)
+    return [each for each in kept if figure(each) <= most]
+
+
+def first_in_order(found: Iterable[_T], order: Callable[[_T], Order]) -> _T:
+    """The one that comes first, as a program takes it; of equal ones the first given."""
+    return min(nearly_least(found, lambda each: order(each)[0]), key=lambda each: order(each)[::-1])
 
 
 def demand_of(
