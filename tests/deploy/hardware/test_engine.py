@@ -91,7 +91,9 @@ def test_models_on_one_netlist_and_a_change_in_mid_stream(tmp_path: Path) -> Non
 @needs_verilator
 @pytest.mark.parametrize("lanes", [2, 4, 8, 16])
 def test_models_made_at_random_on_engines_of_all_sizes(tmp_path: Path, lanes: int) -> None:
-    shape = structs.replace(SHAPE, lanes=lanes, data_words=4096, weight_words=4096, scale_words=1024)
+    shape = structs.replace(
+        SHAPE, lanes=lanes, data_words=4096, weight_words=4096, table_words=2048, scale_words=1024
+    )  # fmt: skip
     graphs = [*(any_net(seed) for seed in range(30)), tower(lanes)]
     graphs += [attention(seed, tokens=seed + 2, heads=seed % 3 + 1, size=seed % 4 + 2) for seed in range(6)]
     graphs += [classifier(seed, seed, 2 * seed + 1) for seed in range(1, 4)]
