@@ -93,6 +93,7 @@ def test_a_program_fits_with_equal_losses_and_files(tmp_path: Path, capsys: pyte
 
 @pytest.mark.integration
 @pytest.mark.slow("a program is traced for a report, for its largest batch, and for its run")
+@pytest.mark.timeout(300)  # a dozen traces, each in a process that imports torch
 def test_a_report_promises_what_the_run_then_does_and_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
