@@ -173,7 +173,10 @@ def test_tables_without_room_stay_on_the_host(tmp_path: Path, capsys: pytest.Cap
     assert rtl.main([*arguments, "--table-room", "0", "--json"]) == 0
     assert all(each["on_host"] for each in json.loads(capsys.readouterr().out)["tables"])
     assert not list((tmp_path / "rtl").glob("*_entries.hex"))
-    with pytest.raises(ConfigError, match=r"must have its tables on the chip, got .* on the host; leave out"):
+    with pytest.raises(
+        ConfigError,
+        match=r"must have its tables on the chip, got .* on the host; search with `--tables chip`, or leave out",
+    ):
         rtl.main([*arguments, "--table-room", "0", "--updatable"])
     with pytest.raises(ConfigError, match="`--table-room` is of a dataflow design"):
         rtl.main([*arguments, "--table-room", "0", "--structure", "engine"])
