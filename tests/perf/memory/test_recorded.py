@@ -71,7 +71,7 @@ def test_kernels_memory_is_alive_alone_behind_the_outputs_of_its_call() -> None:
     found = on_gpu(plain, gpu("A100-80GB-SXM"))
     assert [call.at for call in found.calls] == [1, 4]
     assert found.workspace_bytes == plain.workspace_bytes
-    early = msgspec.structs.replace(plain, scratch=(Scratch(2, 100, "forward", "a", "train.py:1", held_for=1),))
+    early = msgspec.structs.replace(plain, scratch=(Scratch(2, 100, "forward", "a", "train.py:1", num_late_outputs=1),))
     assert live_bytes(on_gpu(early, gpu("A100-80GB-SXM"))).tolist() == [10, 110, 130, 30, 35, 15]
     assert on_gpu(found, gpu("A100-80GB-SXM")) == found
     assert on_gpu(plain, gpu("V100-32GB-SXM")) == plain  # other kernels, not known

@@ -75,13 +75,11 @@ def _power(at: Matcher, node: fx.Node) -> None:
         at.add(FloatPointwise, node, [source], function="power", arguments=(exponent,))
 
 
-_ONE = {
-    "sigmoid": "sigmoid", "tanh": "tanh", "silu": "silu", "hardswish": "hardswish", "hardsigmoid": "hardsigmoid",
-    "mish": "mish", "exp": "exp", "log": "log", "sqrt": "sqrt", "rsqrt": "rsqrt", "abs": "abs", "square": "square",
-    "log_sigmoid": "log_sigmoid", "expm1": "expm1", "log1p": "log1p", "log2": "log2", "log10": "log10", "erf": "erf",
-    "sin": "sin", "cos": "cos", "reciprocal": "reciprocal",
-}  # fmt: skip
-
+_SAME = (
+    "sigmoid", "tanh", "silu", "hardswish", "hardsigmoid", "mish", "exp", "log", "sqrt", "rsqrt", "abs", "square",
+    "log_sigmoid", "expm1", "log1p", "log2", "log10", "erf", "sin", "cos", "reciprocal",
+)  # fmt: skip
+"""Functions that have no arguments, and the same name there."""
 
 POINTWISE: dict[str, Handler] = {
     "relu": _clamp(0.0, None),
@@ -91,7 +89,7 @@ POINTWISE: dict[str, Handler] = {
     "clip": _clamp(None, None),
     "clamp_min": _clamp(None, None),
     "clamp_max": _clamp(None, None),
-    **{name: _pointwise(function) for name, function in _ONE.items()},
+    **{name: _pointwise(name) for name in _SAME},
     "leaky_relu": _pointwise("leaky_relu", "negative_slope"),
     "elu": _pointwise("elu", "alpha", "scale", "input_scale"),
     "selu": _always("elu", 1.6732632423543772, 1.0507009873554805),

@@ -67,7 +67,7 @@ class Scratch(msgspec.Struct, frozen=True, array_like=True):
     phase: Phase
     module: str
     line: str
-    held_for: int = 0
+    num_late_outputs: int = 0
     """Number of these that happen while it is held: its last outputs are allocated then."""
 
 

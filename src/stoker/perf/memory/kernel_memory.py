@@ -25,7 +25,7 @@ def on_gpu(timeline: MemoryTimeline, card: Gpu) -> MemoryTimeline:
         timeline = msgspec.structs.replace(timeline, workspace_bytes=_LARGE_WORKSPACE_BYTES)
     if "tf32" not in card.rates or not timeline.scratch:
         return timeline
-    taken = [each.at - each.held_for for each in timeline.scratch]
+    taken = [each.at - each.num_late_outputs for each in timeline.scratch]
     ended = [each.at for each in timeline.scratch]
 
     def moved(at: int) -> int:
@@ -39,9 +39,11 @@ def on_gpu(timeline: MemoryTimeline, card: Gpu) -> MemoryTimeline:
         for each in timeline.buffers
     ]  # fmt: skip
     scratch = [
-        BufferLife(each.bytes, at, at + each.held_for + 1, at, "temporaries", each.phase, each.module, each.line)
+        BufferLife(
+            each.bytes, at, at + each.num_late_outputs + 1, at, "temporaries", each.phase, each.module, each.line
+        )
         for number, each in enumerate(timeline.scratch)
-        for at in (each.at - each.held_for + 2 * number,)
+        for at in (each.at - each.num_late_outputs + 2 * number,)
     ]
     calls = (msgspec.structs.replace(call, at=moved(call.at)) for call in timeline.calls)
     every = [*lives, *scratch]

@@ -80,7 +80,8 @@ def stretched(timeline: MemoryTimeline, times: int) -> MemoryTimeline:
     )  # fmt: skip
     calls = tuple(msgspec.structs.replace(call, at=times * call.at) for call in timeline.calls)
     scratch = tuple(
-        msgspec.structs.replace(each, at=times * each.at, held_for=times * each.held_for) for each in timeline.scratch
+        msgspec.structs.replace(each, at=times * each.at, num_late_outputs=times * each.num_late_outputs)
+        for each in timeline.scratch
     )
     return msgspec.structs.replace(
         timeline, begin=begin, end=times * timeline.end, buffers=lives, calls=calls, scratch=scratch

@@ -116,11 +116,11 @@ def test_a_choice_knows_that_a_unit_needs_less_while_it_saves_nothing() -> None:
     assert way.need == pytest.approx(step_peak(repeated(PLAIN, [(UNITS["3"], "nothing")])[0]).bytes, rel=0.01)
 
 
-def convolving(*, held_for: int) -> MemoryTimeline:
+def convolving(*, num_late_outputs: int) -> MemoryTimeline:
     """relu, conv and relu on 1,000 bytes each, the second with a workspace of 5,000 and two results; and the way back.
 
     Args:
-        held_for: results of the convolution that are allocated while it has its workspace.
+        num_late_outputs: results of the convolution that are allocated while it has its workspace.
     """
 
     def life(size: int, birth: int, death: int, *uses: int) -> BufferLife:
@@ -140,14 +140,14 @@ def convolving(*, held_for: int) -> MemoryTimeline:
     ]  # fmt: skip
     plain = MemoryTimeline(
         name="t", target="cuda", batch_size=1, begin=1, end=20, buffers=lives, calls=tuple(calls),
-        scratch=(Scratch(4, 5000, "forward", "unit", "", held_for),),
+        scratch=(Scratch(4, 5000, "forward", "unit", "", num_late_outputs),),
     )  # fmt: skip
     return on_gpu(plain, gpu("H100-SXM"))
 
 
-@pytest.mark.parametrize("held_for", [0, 1])
-def test_what_a_kernel_reads_is_alive_while_it_has_its_workspace(held_for: int) -> None:
-    timeline = convolving(held_for=held_for)
+@pytest.mark.parametrize("num_late_outputs", [0, 1])
+def test_what_a_kernel_reads_is_alive_while_it_has_its_workspace(num_late_outputs: int) -> None:
+    timeline = convolving(num_late_outputs=num_late_outputs)
     units = nested_units(timeline)
     changed, _ = repeated(timeline, [(units[0], "nothing")])
     first = live_bytes(changed)[: units[0].passes[0].backward[0]]

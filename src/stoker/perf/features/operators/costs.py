@@ -29,7 +29,7 @@ class Cost(NamedTuple):
     writes: Sequence[Touch]
     scratch: tuple[float, ...] = ()
     """Bytes that each of its kernels takes while it runs, besides these."""
-    held_for: int = 0
+    num_late_outputs: int = 0
     """Number of its last results that are allocated while the kernels' memory is held already."""
 
 

@@ -117,7 +117,7 @@ class Recurrent(torch.autograd.Function):
         ctx.dims = (tokens, steps, x.shape[-1], hidden, layers, gates)
         reads = [*_all(x, h, c, *weights), Touch(matrices[1], again)]
         made = _all(*copies, out, *states, reserve)
-        record(name, Cost("rnn", flops, ctx.dims, reads, made, taken, held_for=1), x.dtype)
+        record(name, Cost("rnn", flops, ctx.dims, reads, made, taken, num_late_outputs=1), x.dtype)
         return (out, *states)
 
     @staticmethod

@@ -87,16 +87,16 @@ class Buffers:
         self._events.append(number)
         return number
 
-    def note_scratch(self, sizes: Iterable[float], module: int, held_for: int = 0) -> None:
+    def note_scratch(self, sizes: Iterable[float], module: int, num_late_outputs: int = 0) -> None:
         """Records what the kernels took that have just made their outputs, one after another.
 
         Args:
             sizes: bytes of each.
             module: that called them.
-            held_for: outputs, the last of them, that were allocated while it was held.
+            num_late_outputs: outputs, the last of them, that were allocated while it was held.
         """
         for size in sizes:
-            self.scratch.append((self.now, int(size), self.phase, module, program_line(), held_for))
+            self.scratch.append((self.now, int(size), self.phase, module, program_line(), num_late_outputs))
 
     def alias(self, twin: Tensor, of: Tensor) -> None:
         """Declares that a tensor stands for the memory of another one."""

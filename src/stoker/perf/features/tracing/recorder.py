@@ -187,7 +187,7 @@ class DispatchRecorder(TorchDispatchMode):
             for tensor, _ in cost.writes:
                 self.buffers.number(tensor)
             if cost.scratch:
-                self.buffers.note_scratch(cost.scratch, self.buffers.module, cost.held_for)
+                self.buffers.note_scratch(cost.scratch, self.buffers.module, cost.num_late_outputs)
             return
         node = running_node()
         running = self.buffers.module
@@ -207,7 +207,7 @@ class DispatchRecorder(TorchDispatchMode):
         if not running and module:
             owners.update(dict.fromkeys(range(known, len(self.buffers.sizes)), module))
         if cost.scratch:
-            self.buffers.note_scratch(cost.scratch, module, cost.held_for)
+            self.buffers.note_scratch(cost.scratch, module, cost.num_late_outputs)
         self.calls.append(call)
 
     def _formula(self, func: Any) -> tuple[str, Formula]:

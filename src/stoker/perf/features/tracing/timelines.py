@@ -51,8 +51,8 @@ def timeline_of(recorder: DispatchRecorder, watch: StepFollower, features: StepF
         name=features.name, target=features.target, batch_size=features.batch_size, begin=buffers.begun, end=end,
         buffers=found, calls=calls, held=held, grows=buffers.grows,
         scratch=tuple(
-            Scratch(at, size, phase, names[module], line, held_for)
-            for at, size, phase, module, line, held_for in buffers.scratch
+            Scratch(at, size, phase, names[module], line, num_late_outputs)
+            for at, size, phase, module, line, num_late_outputs in buffers.scratch
         ),
     )  # fmt: skip
 
