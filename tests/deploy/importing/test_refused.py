@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -160,6 +161,32 @@ def test_labels_are_whole_numbers_after_the_inputs() -> None:
     assert found.labels.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2, 3]
     assert [len(found.part(role)) for role in ("calibrate", "search", "accept")] == [5, 3, 2]
     assert gather([torch.randn(9, 4)], 10).labels is None
+
+
+class _TwoIndices(nn.Module):
+    def forward(self, user: torch.Tensor, item: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return (user + item) * scale
+
+
+@pytest.mark.parametrize(
+    ("batch", "labels"),
+    [
+        ((torch.arange(8), 10 + torch.arange(8)), None),
+        ({"item": 10 + torch.arange(8), "user": torch.arange(8)}, None),
+        ((torch.arange(8), 10 + torch.arange(8), 20 + torch.arange(8)), 20),
+        ({"y": 20 + torch.arange(8), "item": 10 + torch.arange(8), "user": torch.arange(8)}, 20),
+    ],
+)
+def test_what_the_model_needs_is_no_label_and_is_known_by_its_name(batch: Any, labels: int | None) -> None:
+    found = gather([batch], 8, _TwoIndices())
+    assert [int(each[0]) for each in found.inputs] == [0, 10]
+    assert (None if found.labels is None else found.labels[0]) == labels
+
+
+def test_a_batch_of_something_else_is_refused() -> None:
+    tensors = torch.randn(9, 4), torch.randn(9, 4)
+    with pytest.raises(CalibrationError, match=r"must hold tensors, got tuple .*; return one for each argument"):
+        gather([(tensors, None)], 10)
 
 
 @pytest.mark.parametrize("fill", [0.0, 3.5, -2.0])

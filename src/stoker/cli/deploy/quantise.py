@@ -72,7 +72,7 @@ def main(argv: list[str]) -> int:
     module = make()
     if not isinstance(module, torch.nn.Module):
         raise ConfigError(f"`{arguments.model}` must return a torch.nn.Module, got {type(module).__name__}")
-    samples = gather(loader(), arguments.samples)
+    samples = gather(loader(), arguments.samples, module)
     if arguments.loss is None:
         found = quantise(module, samples, name=arguments.model, widths=widths, shifts=arguments.shifts)
     else:

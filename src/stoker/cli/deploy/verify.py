@@ -135,7 +135,7 @@ def _batches(graph: IntegerGraph, loader: str, most: int | None) -> Mapping[str,
     gathered: list[list[Any]] = [[] for _ in graph.inputs]
     count = 0
     for batch in load_function(*parted(loader))():
-        parts = parts_of(batch)
+        parts = parts_of(batch, [port.name for port in graph.inputs])
         if len(parts) < len(gathered):
             raise ConfigError(f"`{loader}` must return batches with {len(gathered)} inputs, got {len(parts)}")
         for kept, part in zip(gathered, parts, strict=False):

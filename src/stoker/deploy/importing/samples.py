@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,23 +52,27 @@ class Samples:
         return Samples(tuple(each[own] for each in self.inputs), labels)
 
 
-def gather(batches: Iterable[Any], most: int) -> Samples:
+def gather(batches: Iterable[Any], most: int, module: torch.nn.Module | None = None) -> Samples:
     """The samples of a loader.
 
     A batch is a tensor, a dict of the model's arguments, or a tuple: a tensor for each argument, and labels after them
-    if there are any: whole numbers that come last of several, one a sample, are labels.
+    if there are any. Whole numbers that come last of several, one a sample, are labels, unless the model needs them.
 
     Args:
         batches: of a ``DataLoader`` or any other iterable.
         most: samples to take.
+        module: the model; without it the first of several is what it needs.
 
     Raises:
         CalibrationError: there are fewer than eight samples, or a batch has another form; fields: value.
     """
+    parameters = () if module is None else inspect.signature(module.forward).parameters.values()
+    names = [each.name for each in parameters]
+    needed = sum(each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters)
     parts: list[tuple[tuple[torch.Tensor, ...], torch.Tensor | None]] = []
     count = 0
     for batch in batches:
-        inputs, labels = _batch(batch)
+        inputs, labels = _batch(parts_of(batch, names), max(needed, 1))
         parts.append((inputs, labels))
         count += len(inputs[0])
         if count >= most:
@@ -81,11 +86,22 @@ def gather(batches: Iterable[Any], most: int) -> Samples:
     return Samples(inputs, labels)
 
 
-def _batch(batch: Any) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None]:
-    tensors = [each if isinstance(each, torch.Tensor) else torch.as_tensor(each) for each in parts_of(batch)]
+def _batch(parts: Sequence[Any], needed: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None]:
+    tensors = [_tensor(each) for each in parts]
     if not tensors or any(not each.ndim or len(each) != len(tensors[0]) for each in tensors):
         raise CalibrationError("a batch must hold tensors with one number of samples as first axis", value="")
     last = tensors[-1]
-    if len(tensors) > 1 and last.ndim == 1 and not last.dtype.is_floating_point:
+    if len(tensors) > needed and last.ndim == 1 and not last.dtype.is_floating_point:
         return tuple(tensors[:-1]), last
     return tuple(tensors), None
+
+
+def _tensor(part: Any) -> torch.Tensor:
+    try:
+        return torch.as_tensor(part)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise CalibrationError(
+            f"a batch must hold tensors, got {type(part).__name__} ({error}); return one for each argument of the model, "
+            "and labels after them if there are any",
+            value=type(part).__name__,
+        ) from error
