@@ -185,7 +185,7 @@ def test_what_the_model_needs_is_no_label_and_is_known_by_its_name(batch: Any, l
 
 def test_a_batch_of_something_else_is_refused() -> None:
     tensors = torch.randn(9, 4), torch.randn(9, 4)
-    with pytest.raises(CalibrationError, match=r"must hold tensors, got tuple .*; return one for each argument"):
+    with pytest.raises(CalibrationError, match=r"must hold tensors, got tuple .*; return one for each argument of"):
         gather([(tensors, None)], 10)
 
 

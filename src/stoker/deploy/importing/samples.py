@@ -101,7 +101,7 @@ def _tensor(part: Any) -> torch.Tensor:
         return torch.as_tensor(part)
     except (TypeError, ValueError, RuntimeError) as error:
         raise CalibrationError(
-            f"a batch must hold tensors, got {type(part).__name__} ({error}); return one for each argument of the model, "
-            "and labels after them if there are any",
+            f"a batch must hold tensors, got {type(part).__name__} ({error}); return one for each argument of the "
+            "model, and labels after them if there are any",
             value=type(part).__name__,
         ) from error

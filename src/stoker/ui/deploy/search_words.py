@@ -15,7 +15,7 @@ FORMS = {"block": "block RAM", "distributed": "LUT RAM", "logic": "logic"}
 FRONT_HEAD = (
     "design", "rate", "latency", "clock", "cycles", "LUTs", "flip-flops", "DSPs", "block RAMs", "share", "loss"
 )  # fmt: skip
-FRONT_NUMBERS = tuple(range(1, 9))
+FRONT_NUMBERS = (*range(1, 9), 10)
 """Columns of the front with numbers."""
 WEIGHTS = {"memories": "in memories", "any": "in memories or in the circuit", "": "-"}
 FAMILY_HEAD = ("package", "structure", "weights", "scales by", "solved", "what became of it")
