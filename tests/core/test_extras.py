@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stoker.core.errors import MissingExtraError
-from stoker.core.extras import require
+from stoker.core.extras import require, require_in_child
 
 
 def test_an_installed_module_is_returned() -> None:
@@ -36,3 +36,11 @@ def test_a_broken_package_keeps_its_own_error(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(ModuleNotFoundError, match="stoker_needs_this") as caught:
         require("stoker_broken", extra="bench")
     assert not isinstance(caught.value, MissingExtraError)
+
+
+def test_what_children_import_is_looked_for_and_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stoker_of_children.py").write_text("raise AssertionError\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    require_in_child("stoker_of_children", extra="torch")
+    with pytest.raises(MissingExtraError, match=r'`stoker_not_there` .* pip install "stoker\[torch\]"'):
+        require_in_child("stoker_not_there", extra="torch")

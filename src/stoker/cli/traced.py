@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from stoker.core.errors import ConfigError, TracingError
-from stoker.core.extras import require
+from stoker.core.extras import require_in_child
 from stoker.perf.features.lifetimes import MemoryTimeline
 from stoker.perf.features.records import StepFeatures, parse_hints
 from stoker.perf.planning.batches import Batches
@@ -45,7 +45,7 @@ def batches_of(
         raise ConfigError(f"`PROGRAM` or `-m MODULE` must be given, and not both; see `{command} --help`")
     if program.endswith(".json"):
         return Batches(_read_features(Path(program)))
-    require("torch", extra="torch")
+    require_in_child("torch", extra="torch")
     # Imported here: help must not wait for them.
     from stoker.perf.features.definition import characterise_definition
     from stoker.perf.features.program import characterise_program
@@ -80,7 +80,7 @@ def planned_of(
     is_program = bool(module) or not (program.endswith(".json") or (":" in program and not Path(program).exists()))
     if bool(program) == bool(module) or not is_program:
         return batches_of(program, module, theirs, hints, command), PlannedMemory(precision)
-    require("torch", extra="torch")
+    require_in_child("torch", extra="torch")
     from stoker.perf.features.records import parse_hints
     from stoker.run.fitting.tracing import look
 
@@ -148,7 +148,7 @@ def memory_of(
     """
     if bool(program) == bool(module):
         raise ConfigError("`PROGRAM` or `-m MODULE` must be given, and not both; see `stoker memory --help`")
-    require("torch", extra="torch")
+    require_in_child("torch", extra="torch")
     # Imported here: help must not wait for them.
     from stoker.perf.features.definition import trace_definition
     from stoker.perf.features.program import trace_program

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from types import ModuleType
 
 from stoker.core.errors import MissingExtraError
@@ -23,5 +24,19 @@ def require(module: str, *, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the package is installed; something that it needs is not
-        message = f'`{module}` is needed here and not installed; install it with: pip install "stoker[{extra}]"'
-        raise MissingExtraError(message, module=module, extra=extra) from error
+        raise _missing(module, extra) from error
+
+
+def require_in_child(package: str, *, extra: str) -> None:
+    """Checks for a package that only processes which this one starts import: torch alone takes more than a second.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise _missing(package, extra)
+
+
+def _missing(module: str, extra: str) -> MissingExtraError:
+    message = f'`{module}` is needed here and not installed; install it with: pip install "stoker[{extra}]"'
+    return MissingExtraError(message, module=module, extra=extra)

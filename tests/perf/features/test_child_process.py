@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest
 
 from stoker.backends.process_tree import children
-from stoker.perf.features.child_process import input_as_at, input_for_child, input_now, input_stamp, input_waits
+from stoker.core.saying import said_to
+from stoker.perf.features.child_process import (
+    children_are_forks,
+    input_as_at,
+    input_for_child,
+    input_now,
+    input_stamp,
+    input_waits,
+    run_child,
+)  # fmt: skip
 from tests.waiting import await_that
 
 
@@ -92,28 +101,105 @@ def test_without_an_input_there_is_none(become_input: Callable[[int], None]) -> 
     assert (read_by_child(), input_waits(), input_stamp()) == ("", False, "")
 
 
-SLEEPS = "import time; print('started', flush=True); time.sleep(60)"
-RUNS = f"""
-import os, tempfile
-from stoker.backends.process_tree import children
-from stoker.perf.features.child_process import run_child
+SLEEPS = """
+import time
+def main():
+    print("started", flush=True)
+    time.sleep(60)
+if __name__ == "__main__":
+    main()
+"""
+RUNS = """
+import contextlib, sys, tempfile
+from stoker.perf.features.child_process import children_are_forks, run_child
 with tempfile.TemporaryDirectory(prefix='traced-') as folder:
-    run_child(['-c', {SLEEPS!r}])
+    with children_are_forks() if sys.argv[1] == "fork" else contextlib.nullcontext():
+        run_child("sleeps", [])
 """
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("how", ["fork", "process"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
-def test_it_ends_with_its_parent_and_leaves_nothing(tmp_path: Path, number: int) -> None:
+def test_it_ends_with_its_parent_and_leaves_nothing(tmp_path: Path, number: int, how: str) -> None:
+    modules, temporary = tmp_path / "modules", tmp_path / "temporary"
+    modules.mkdir()
+    temporary.mkdir()
+    (modules / "sleeps.py").write_text(SLEEPS)
     parent = subprocess.Popen(
-        [sys.executable, "-c", RUNS], stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}
-    )
+        [sys.executable, "-c", RUNS, how], stderr=subprocess.PIPE, cwd=modules,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )  # fmt: skip
     assert parent.stderr is not None
     assert parent.stderr.readline() == b"started\n"
-    (child,) = children(parent.pid)
+    below = descendants(parent.pid)
+    assert len(below) == (2 if how == "fork" else 1)
     parent.send_signal(number)
     parent.wait(10)
-    await_that("the child's end", lambda: not Path(f"/proc/{child}").exists())
+    await_that("their end", lambda: not any(Path(f"/proc/{child}").exists() for child in below))
     parent.stderr.close()
     if number != signal.SIGKILL:
-        assert list(tmp_path.iterdir()) == []
+        assert list(temporary.iterdir()) == []
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes below one."""
+    below = children(pid)
+    return [*below, *(each for child in below for each in descendants(child))]
+
+
+ANSWERS = """
+import os, sys
+state = []
+def main():
+    state.append(1)
+    print(os.environ.get("SAID"), os.getcwd(), len(state), sys.argv[1:], sys.stdin.read(), flush=True)
+    if sys.argv[1] == "kill":
+        os.kill(os.getpid(), 9)
+    sys.exit(int(sys.argv[1]))
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.integration
+def test_forks_answer_as_processes_do(
+    tmp_path: Path, become_input: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "answers.py").write_text(ANSWERS)
+    (tmp_path / "input").write_text("given")
+    (tmp_path / "other").mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    become_input(os.open(tmp_path / "input", os.O_RDONLY))
+
+    def answers() -> list[object]:
+        found: list[object] = []
+        for said, folder, words in (
+            ("one", tmp_path, ["0", "x y"]), ("one", tmp_path, ["3"]), ("one", tmp_path, ["kill"]),
+            ("two", tmp_path, ["4"]), ("two", tmp_path / "other", ["5"]), ("two", tmp_path, ["6", *["x" * 1000] * 200]),
+        ):  # fmt: skip
+            monkeypatch.setenv("SAID", said)
+            monkeypatch.chdir(folder)
+            log = tmp_path / "log"
+            with said_to(log):
+                status = run_child("answers", words)
+            found.append((status, log.read_text()))
+        return found
+
+    plain = answers()
+    with children_are_forks():
+        assert answers() == plain
+    assert [status for status, _ in plain] == [0, 3, -9, 4, 5, 6]  # type: ignore[misc]
+    assert children(os.getpid()) == []
+
+
+@pytest.mark.integration
+def test_a_prepared_process_that_was_killed_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "answers.py").write_text(ANSWERS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with children_are_forks():
+        assert run_child("answers", ["3"]) == 3
+        (prepared,) = children(os.getpid())
+        os.kill(prepared, signal.SIGKILL)
+        os.waitid(os.P_PID, prepared, os.WEXITED | os.WNOWAIT)
+        assert run_child("answers", ["4"]) == 4

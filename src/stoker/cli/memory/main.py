@@ -16,6 +16,7 @@ from stoker.cli.traced import MemoryTraces, memory_of
 from stoker.core.errors import ConfigError
 from stoker.core.units import parse_bytes
 from stoker.perf.catalogue import Gpu, gpu
+from stoker.perf.features.child_process import children_are_forks
 from stoker.perf.memory import capacity
 from stoker.perf.memory.choice.fitting import FitQuestion, plan_fit
 from stoker.perf.memory.reporting import MemoryQuestion, report
@@ -60,10 +61,12 @@ def main(argv: list[str]) -> int:
     if arguments.program and is_pickle(Path(arguments.program)):
         return show_snapshot(Path(arguments.program), arguments, theirs)
     device, available = _device(arguments)
-    traced = memory_of(
-        arguments.program, arguments.module, theirs, arguments.hint, sized=available is not None, target=device.target
-    )  # fmt: skip
-    found = report(_question(arguments, traced, device, available))
+    with children_are_forks():
+        traced = memory_of(
+            arguments.program, arguments.module, theirs, arguments.hint, sized=available is not None,
+            target=device.target,
+        )  # fmt: skip
+        found = report(_question(arguments, traced, device, available))
     fitted = "" if found.plan is None or not found.plan.measures else write_plan(found.plan)
     if arguments.json:
         print_json(found)

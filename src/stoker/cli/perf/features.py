@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stoker.cli.arguments import Parser, whole
 from stoker.core.errors import ConfigError
-from stoker.core.extras import require
+from stoker.core.extras import require_in_child
 from stoker.perf.equations import Architecture
 
 
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
     if program[0] is None:
         parser.error("`script.py` or `-m module` must be given, got nothing")
     architecture = _architecture(chosen)
-    require("torch", extra="torch")
+    require_in_child("torch", extra="torch")
     # Imported here: help must not wait for them.
     from stoker.perf.features.fleet_row import append_row, fleet_row
     from stoker.perf.features.program import characterise_program

@@ -1,5 +1,5 @@
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
+# pyright: reportUnknownVariableType=false, reportUnusedImport=false
 """Runs a user's program up to its second optimizer step, in a separate process, and writes the features of that step.
 
 Its parameters are fake from their creation; its data are real. The first step is skipped, since optimizers create their
@@ -20,6 +20,7 @@ from typing import Any, NoReturn, Protocol
 
 import msgspec.structs
 import torch
+import torch._dynamo  # a second, which every mode of stand-ins would take: not in each fork of a prepared process
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader

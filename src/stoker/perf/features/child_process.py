@@ -15,22 +15,28 @@ import stat
 import subprocess
 import sys
 import termios
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stoker.core.processes.interrupts import cleaned_up
 from stoker.core.processes.parents import die_with
+from stoker.core.processes.prepared import PreparedPython, fits
 
 _INPUT = 0
 LEFT_IN_PIPE = "; it was traced without what the pipe holds, which can be read only once: use `< FILE`"
 """Behind the reason why a program could not be traced whose input waited in a pipe."""
 
 
-def run_child(words: Sequence[str]) -> int:
-    """Runs python with some words and returns its status, which is negative for a signal. What it prints is an error.
+_prepared: list[PreparedPython | None] = []
+"""What children of this process are forks of, while :func:`children_are_forks`."""
+
+
+def run_child(module: str, arguments: Sequence[str]) -> int:
+    """Runs a module and returns its status, which is negative for a signal. What it prints is an error.
 
     Args:
-        words: its command line after the interpreter.
+        module: as behind ``python -m``.
+        arguments: its command line.
     """
     # Warnings about the CPU (no accelerator found and the like) say nothing about the program.
     environ = {**os.environ, "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore")}
@@ -40,30 +46,64 @@ def run_child(words: Sequence[str]) -> int:
         die_with(os.getppid())
 
     with cleaned_up(), input_for_child() as given:
+        if _prepared and fits(module, arguments):
+            return _forked_from(environ).run(module, arguments, given)
         return subprocess.run(
-            [sys.executable, *words], check=False, stdin=given, stdout=2, env=environ, preexec_fn=begin
-        ).returncode
+            [sys.executable, "-m", module, *arguments], check=False, stdin=given, stdout=2, env=environ,
+            preexec_fn=begin,
+        ).returncode  # fmt: skip
 
 
 @contextlib.contextmanager
-def input_for_child() -> Generator[int | None]:
-    """What ``subprocess`` takes as a child's standard input, so that nothing of this process's own one is used up.
+def children_are_forks() -> Generator[None]:
+    """Has the children of this process forked from one that has imported torch, which ends with the block.
+
+    For who runs several: one costs what it costs without.
+    """
+    if _prepared:
+        yield
+        return
+    _prepared.append(None)
+    try:
+        yield
+    finally:
+        last = _prepared.pop()
+        if last is not None:
+            last.close()
+
+
+def _forked_from(environ: Mapping[str, str]) -> PreparedPython:
+    """A process that a child with this environment can be a fork of."""
+    found = _prepared[0]
+    if found is None or not found.suits(environ):
+        if found is not None:
+            found.close()
+        _prepared[0] = None
+        found = _prepared[0] = PreparedPython(environ)
+    return found
+
+
+@contextlib.contextmanager
+def input_for_child() -> Generator[int]:
+    """A descriptor as a child's standard input, so that nothing of this process's own one is used up.
 
     That is a file from where it stands now, and nothing in the place of a pipe. A terminal and other devices are handed
     over as they are, but for a terminal on which a question would not be seen.
     """
     mode = _mode()
     if mode is None or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or (os.isatty(_INPUT) and not os.isatty(2)):
-        yield subprocess.DEVNULL
+        again = None
     elif not stat.S_ISREG(mode):
-        yield None
-    elif (again := _opened_again()) is None:
-        yield subprocess.DEVNULL
+        yield _INPUT
+        return
     else:
-        try:
-            yield again
-        finally:
-            os.close(again)
+        again = _opened_again()
+    if again is None:
+        again = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield again
+    finally:
+        os.close(again)
 
 
 def input_waits() -> bool:

@@ -79,7 +79,7 @@ def _run(
     with tempfile.TemporaryDirectory(prefix="stoker-features-") as folder:
         out = Path(folder, "features.json")
         arguments = [str(out), module, function, json.dumps(dict(hints or {})), wanted, json.dumps(list(sizes))]
-        status = run_child(["-m", "stoker.perf.features.definition_child", *arguments])
+        status = run_child("stoker.perf.features.definition_child", arguments)
         content: dict[str, Any] = json.loads(out.read_bytes()) if out.exists() else {}
         found = sorted(Path(folder).glob(f"*-{TIMELINE}"))
         timelines = tuple(MemoryTimeline.from_json(path.read_bytes()) for path in found)

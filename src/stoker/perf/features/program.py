@@ -90,7 +90,7 @@ def trace_whole(
     with tempfile.TemporaryDirectory(prefix="stoker-features-") as folder:
         out = Path(folder, "features.json")
         asked = json.dumps([dict(hints or {}), batch_times, evaluates])
-        status = run_child(["-m", *child, str(out), target, asked, *program])
+        status = run_child(child[0], [*child[1:], str(out), target, asked, *program])
         content: dict[str, Any] = json.loads(out.read_bytes()) if out.exists() else {}
         if "features" in content:
             timeline = MemoryTimeline.from_json(out.with_name(TIMELINE).read_bytes())

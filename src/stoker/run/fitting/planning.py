@@ -15,9 +15,10 @@ from pathlib import Path
 import msgspec.structs
 
 from stoker.core.errors import ConfigError, FitError, TracingError
-from stoker.core.extras import require
+from stoker.core.extras import require_in_child
 from stoker.core.saying import say
 from stoker.core.texts import to_json
+from stoker.perf.features.child_process import children_are_forks
 from stoker.perf.memory.choice.certifying import CertifiedChoice, RefusedPlan
 from stoker.perf.memory.choice.fitting import FitQuestion, taken_of
 from stoker.perf.memory.ranks import chosen
@@ -37,6 +38,7 @@ _CHUNKS = ((2, False), (4, False), (4, True), (8, True), (16, True))
 
 
 @replays_forgotten()
+@children_are_forks()
 def prepare(settings: RunSettings, program: Sequence[str]) -> tuple[FitPlan | None, str]:
     """Plans, says the plan in one line, and returns it with the file that hands it to the program's processes.
 
@@ -47,7 +49,7 @@ def prepare(settings: RunSettings, program: Sequence[str]) -> tuple[FitPlan | No
         TracingError: the program cannot be traced.
         FitError: nothing fits the budget.
     """
-    require("torch", extra="torch")
+    require_in_child("torch", extra="torch")
     place = place_of(os.environ, program)
     if place is not None and not place.is_first:
         return None, FROM_FIRST
