@@ -57,11 +57,13 @@ class SetUp:
         shares: ``ddp``, ``zero1``, ``fsdp2``, or ``whole``: FSDP2 whose units stay gathered.
         chosen: which blocks are recomputed.
         keeps: what they keep.
+        bucket_mb: most gradients that DDP sums at once.
     """
 
     shares: str
     chosen: Blocks = lambda blocks: []
     keeps: Keeps = "nothing"
+    bucket_mb: float = 25
 
 
 def _all(blocks: list[nn.Module]) -> list[nn.Module]:
@@ -81,6 +83,9 @@ HAND = {
     "fsdp2, gathered once": SetUp("whole"),
 }
 """What is shared, which blocks a person recomputes, and what they keep."""
+OTHER_BUCKETS = "ddp, other buckets"
+"""DDP that sums the same gradients in another order of ranks: how far its losses are from its own by rounding alone."""
+_SETUPS = {**HAND, OTHER_BUCKETS: SetUp("ddp", bucket_mb=0.1)}
 
 
 def _prepared(setup: SetUp, patches: Patches) -> Callable[[nn.Module], tuple[nn.Module, Optimizer]]:
@@ -95,7 +100,7 @@ def _prepared(setup: SetUp, patches: Patches) -> Callable[[nn.Module], tuple[nn.
                 fully_shard(block, reshard_after_forward=setup.shares == "fsdp2")
             fully_shard(model)
             return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
-        replica = DistributedDataParallel(model)
+        replica = DistributedDataParallel(model, bucket_cap_mb=cast("int", setup.bucket_mb))
         if setup.shares == "zero1":
             from torch.distributed.optim import ZeroRedundancyOptimizer  # which scripts a module, and warns of that
 
@@ -122,7 +127,7 @@ def hand_on_ranks(
     """What ranks found of set-ups, one after another; counted on loopback, and timed on machines."""
 
     def work(_: int) -> dict[str, dict[str, Any]]:
-        return {name: by_hand(kind, HAND[name], counts=not nodes) for name in setups}
+        return {name: by_hand(kind, _SETUPS[name], counts=not nodes) for name in setups}
 
     enter = [node.enter for node in nodes[:ranks]]
     environ = [{"GLOO_SOCKET_IFNAME": node.inner} for node in nodes[:ranks]]
@@ -208,7 +213,8 @@ def measure(options: Options) -> Report:
     peaks: dict[tuple[str, int], dict[str, int]] = {}
     for kind in kinds:
         for ranks in counts:
-            hand = hand_on_ranks(ranks, kind, tuple(HAND))
+            hand = hand_on_ranks(ranks, kind, tuple(_SETUPS))
+            rounding = _far(hand.pop(OTHER_BUCKETS), hand["ddp"])
             peaks[kind, ranks] = {name: max(each["peak"] for each in found) for name, found in hand.items()}
             plain, least = peaks[kind, ranks]["ddp"], min(peaks[kind, ranks].values())
             for share in shares:
@@ -219,10 +225,10 @@ def measure(options: Options) -> Report:
                 fitted.append(float(found is not None or not fits))
                 row = [kind, str(ranks), f"{share:.1f}" if share else "least", f"{budget / 1e6:.2f}", str(len(fits))]
                 if found is None:
-                    rows.append([*row, "refused", "", "", ""])
+                    rows.append([*row, "refused", "", "", "", ""])
                     continue
                 written, fit = found
-                apart.append(_far(written, hand["ddp"]))
+                apart.append(far := _far(written, hand["ddp"]))
                 if fit.counted_bytes:
                     errors.append(100 * abs(fit.counted_bytes / fit.predicted_bytes - 1))
                 if {"zero1", "fsdp2"} & set(fit.applied):
@@ -230,9 +236,11 @@ def measure(options: Options) -> Report:
                     states.append(100 * (max(each["states"] for each in written) / whole - 1 / ranks))
                 measures = ", ".join(dict.fromkeys(each.kind for each in fit.plan.measures)) or "nothing"
                 rows.append([
-                    *row, measures, f"{fit.counted_bytes / 1e6:.2f}", f"{errors[-1]:.2f} %", f"{apart[-1]:.1e}"
+                    *row, measures, f"{fit.counted_bytes / 1e6:.2f}", f"{errors[-1]:.2f} %", f"{far:.1e}",
+                    f"{rounding:.1e}",
                 ])  # fmt: skip
-    report.table(["program", "ranks", "budget", "MB", "fit by hand", "auto", "counted MB", "off by", "losses"], rows)
+    head = ["program", "ranks", "budget", "MB", "fit by hand", "auto", "counted MB", "off by", "losses"]
+    report.table([*head, OTHER_BUCKETS], rows)
     report.at_least("fitted", "whether auto fits each budget that a set-up by hand fits", [min(fitted)], 1.0)
     report.at_most("prediction", "worst difference of counted and predicted peak", [max(errors)], 3.0, unit=" %")
     report.at_most("states", "most that a rank's states are above 1/N", [max(states)], 2.0, unit=" %")
