@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader
 
 from stoker.core.errors import StokerError
 from stoker.core.patching import Patches
+from stoker.perf.features.by_hand import UpdatesByHand
 from stoker.perf.features.evaluating import EvaluationFollower
 from stoker.perf.features.program import EVALUATION, TIMELINE
 from stoker.perf.features.raised import hush_stand_ins, print_raised
@@ -72,6 +73,7 @@ class _Program:
         self.recorder.shapes_weights = True
         self.redirect = Redirect(self.recorder, target)
         self.watch = StepFollower(self.recorder)
+        self.by_hand = UpdatesByHand(self.recorder, self.redirect, self.watch, self._updated)
         self.target, self.out, self.batch_times = target, out, batch_times
         self.companion = companion
         self.name = ""
@@ -103,6 +105,7 @@ class _Program:
         with (
             evaluation,
             redirected(self.recorder, self.redirect),
+            self.by_hand.hooks(),
             self.watch.hooks(),
             self._patched(),
             accelerator,
@@ -171,6 +174,7 @@ class _Program:
             after.remove()
 
     def _load(self, load: Any, iterator: Any) -> Any:
+        self.by_hand.batch_begins()
         if self._found is None:
             self._iterators.add(iterator)
         elif self._evaluation is not None and not self._evaluation.may_load(iterator):
@@ -189,20 +193,40 @@ class _Program:
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
         if self._found is not None:
             return
-        self._first = self._first or optimizer
+        if self._first is None:
+            self._first, self.begun = optimizer, False
         if optimizer is not self._first:
             return
         several = len(self.watch.optimizers) > 1
         if not self.begun or several > self.has_several:
-            self.begun, self.has_several = True, several
             self.redirect.moved_bytes = 0
-            self._ahead = self.batches[-1:]
-            self.batches = []
-            self.watch.samples = 0
             self.recorder.begin()
-            self._note_roles()
-            self._growth.begin(frames())
+            self._begin(several)
             return
+        self._end()
+
+    def _updated(self) -> None:
+        """The program has updated its weights itself."""
+        if self._found is not None:
+            return
+        several = self.by_hand.has_several
+        if not self.begun or several > self.has_several:
+            self.by_hand.begin()
+            self._begin(several)
+            return
+        self._end()
+
+    def _begin(self, several: bool) -> None:
+        """Starts the step that is recorded."""
+        self.begun, self.has_several = True, several
+        self._ahead = self.batches[-1:]
+        self.batches = []
+        self.watch.samples = 0
+        self._note_roles()
+        self._growth.begin(frames())
+
+    def _end(self) -> None:
+        """Writes what the step was."""
         self.recorder.recording = False
         self.recorder.buffers.grows = self._growth.found(frames())
         if self.companion is not None:

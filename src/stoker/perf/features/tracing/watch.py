@@ -47,6 +47,11 @@ class StepFollower:
         """Samples that the root got in the recorded step: the first size of its first tensor."""
         self._unsized = False
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether a module's forward pass runs."""
+        return bool(self._stack)
+
     def clear(self) -> None:
         """Removes fake gradients and states from what the program keeps."""
         for parameter in self.parameters.values():
