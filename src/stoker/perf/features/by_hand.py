@@ -74,7 +74,7 @@ class UpdatesByHand:
         self._written: set[int] = set()
         self._count = 0
         """The same of the current one so far."""
-        self._begun = self._ended = self._moment()
+        self._begun = self._ended = self._start = self._moment()
         self._gradients: set[int] = set()
         self._results: list[weakref.ref[Tensor]] = []
         """Gradients that a backward pass gave back, as ``torch.autograd.grad`` has it."""
@@ -235,7 +235,23 @@ class UpdatesByHand:
         self._recorder.calls += later
         buffers.old_roles.update(roles)
         buffers.begun = ended.events
+        self._start = ended
         self._redirect.moved_bytes -= ended.moved_bytes
+
+    def give_states(self) -> int:
+        """Gives what updates alone use, from step to step, the role of states; returns its bytes.
+
+        What replaces a state in the recorded step has no role.
+        """
+        buffers, others = self._recorder.buffers, set[int]()
+        found: set[int] = set()
+        for call in self._recorder.calls:
+            numbers = {number for number, *_ in (*call.reads, *call.writes)}
+            (found if call.phase == "optimizer" else others).update(numbers)
+        found = {each for each in found - others if each < self._start.buffers and each not in buffers.roles}
+        found -= buffers.old_roles.keys()
+        buffers.roles.update(dict.fromkeys(found, "state"))
+        return sum(buffers.sizes[number] for number in found)
 
     def _moment(self) -> _Moment:
         buffers = self._recorder.buffers

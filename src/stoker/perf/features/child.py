@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader
 
 from stoker.core.errors import StokerError
 from stoker.core.patching import Patches
+from stoker.core.units import format_count
 from stoker.perf.features.by_hand import UpdatesByHand
 from stoker.perf.features.evaluating import EvaluationFollower
 from stoker.perf.features.program import EVALUATION, TIMELINE
@@ -214,7 +215,9 @@ class _Program:
             self.by_hand.begin()
             self._begin(several)
             return
-        self._end()
+        self.watch.passes_by_hand = len(self.recorder.buffers.marks)
+        self.recorder.hints.note("the program updates its weights itself, and its updates were taken as its steps")
+        self._end(self.by_hand.give_states())
 
     def _begin(self, several: bool) -> None:
         """Starts the step that is recorded."""
@@ -225,8 +228,12 @@ class _Program:
         self._note_roles()
         self._growth.begin(frames())
 
-    def _end(self) -> None:
-        """Writes what the step was."""
+    def _end(self, state_bytes: int | None = None) -> None:
+        """Writes what the step was.
+
+        Args:
+            state_bytes: that updates keep from one to the next; by default states of optimizers are asked for.
+        """
         self.recorder.recording = False
         self.recorder.buffers.grows = self._growth.found(frames())
         if self.companion is not None:
@@ -243,6 +250,9 @@ class _Program:
             batch_size=size, name=self.name, batches=len(batches),
             input_bytes=sum(nbytes for _, nbytes in batches) or self.redirect.moved_bytes,
         )  # fmt: skip
+        if state_bytes is not None:
+            weights = msgspec.structs.replace(found.weights, optimizer_bytes=state_bytes)
+            found = msgspec.structs.replace(found, weights=weights)
         self.out.with_name(TIMELINE).write_bytes(timeline_of(self.recorder, self.watch, found).to_json())
         answer = {"features": json.loads(found.to_json())}
         if self._evaluation is None:
@@ -279,6 +289,24 @@ class _Program:
         for optimizer in self.watch.optimizers.values():
             self.recorder.buffers.note_roles(states_of(optimizer), "state")
 
+    def missing(self) -> str:
+        """Why there is nothing to characterise."""
+        wanted = "three steps of the first of its optimizers" if self.has_several else "two optimizer steps"
+        taken = "after two" if self.has_several else "after one" if self.begun else "without an optimizer step"
+        said = f"`{self.name}` must take {wanted} to be characterised, and ended {taken}"
+        return said + self.seen()
+
+    def seen(self) -> str:
+        """What was seen in place of steps of optimizers, as the end of a sentence; empty where some stepped."""
+        if self.watch.optimizers:
+            return ""
+        passes = format_count(self.by_hand.num_backward_passes, "backward pass", "backward passes")
+        updates = "one update" if self.begun else "no update"
+        return (
+            f"; seen: {passes}, no step of an optimizer, {updates} of a module's weights by the program itself. A step "
+            f"can be named in place of the script, as module:function"
+        )
+
     def finish(self) -> None:
         """Ends the process if the step was found already."""
         if self._found is not None:
@@ -308,11 +336,10 @@ def main(companion: Companion | None = None) -> None:
     except BaseException as error:
         program.finish()
         print_raised(error)
+        program.out.write_text(json.dumps({"seen": program.seen()}), encoding="utf-8")
         sys.exit(1)
     program.finish()
-    wanted = "three steps of the first of its optimizers" if program.has_several else "two optimizer steps"
-    taken = "after two" if program.has_several else "after one" if program.begun else "without an optimizer step"
-    program.end({"error": f"`{program.name}` must take {wanted} to be characterised, and ended {taken}"})
+    program.end({"error": program.missing()})
 
 
 if __name__ == "__main__":

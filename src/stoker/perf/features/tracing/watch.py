@@ -41,6 +41,8 @@ class StepFollower:
         self.parameters: dict[int, Tensor] = {}
         """Parameters of modules that ran or were stepped, by identity."""
         self.optimizers: dict[int, Optimizer] = {}
+        self.passes_by_hand = 0
+        """Backward passes of the recorded step, if the program updates its weights itself."""
         self.outputs: dict[int, int] = {}
         """Bytes that the first recorded call of a module returned, by its number."""
         self.samples = 0
