@@ -59,8 +59,8 @@ class UpdatesByHand:
         """Passes that began outside of others."""
         self.has_several = False
         """Whether weights of several models are updated in turn."""
-        self.num_steps = 0
-        """Updates that ended steps."""
+        self.num_updates = 0
+        """Updates that began."""
         self.is_off = False
         """Whether an optimizer was made: its steps count."""
         self._depth = 0
@@ -182,6 +182,7 @@ class UpdatesByHand:
     def _update(self, written: Iterable[int]) -> None:
         if not self._is_open:
             self._is_open, self._written, self._count = True, set(), 0
+            self.num_updates += 1
             self._note_gradients()
             if not self._first:  # what comes after the first update is of the step that is recorded
                 self._recorder.recording = True
@@ -223,7 +224,6 @@ class UpdatesByHand:
         elif not self._first & self._written:
             self.has_several = True
             return
-        self.num_steps += 1
         self._stepped()
 
     def begin(self) -> None:

@@ -301,7 +301,7 @@ class _Program:
         if self.watch.optimizers:
             return ""
         passes = format_count(self.by_hand.num_backward_passes, "backward pass", "backward passes")
-        updates = "one update" if self.begun else "no update"
+        updates = format_count(self.by_hand.num_updates, "update")
         return (
             f"; seen: {passes}, no step of an optimizer, {updates} of a module's weights by the program itself. A step "
             f"can be named in place of the script, as module:function"
