@@ -96,7 +96,7 @@ def test_a_program_fits_with_equal_losses_and_files(tmp_path: Path, capsys: pyte
 @pytest.mark.slow("a program is traced twice and run twice")
 def test_a_program_that_updates_its_weights_itself_gets_what_needs_no_optimizer(tmp_path: Path) -> None:
     assert started(tmp_path, program="by_hand.py").returncode == 0
-    done = started(tmp_path, "--fit", "auto", "--device-memory", "8MB", program="by_hand.py")
+    done = started(tmp_path, "--fit", "auto", "--device-memory", "9MB", program="by_hand.py")
     assert done.returncode == 0, done.stderr
     plain, fitted = found(tmp_path)
     assert fitted == plain

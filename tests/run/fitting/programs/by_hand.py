@@ -5,6 +5,7 @@ Argument: where to write what came of it.
 
 import json
 import sys
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ class Block(nn.Module):
 
 def main() -> None:
     """Trains and writes."""
+    lists: Any = torch
     torch.manual_seed(0)
     model = nn.Sequential(*[Block(64) for _ in range(6)], nn.Linear(64, 8))
     x, y = torch.randn(1024, 64), torch.randint(8, (1024,))
@@ -35,7 +37,7 @@ def main() -> None:
         loss.backward()
         gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         with torch.no_grad():
-            torch._foreach_add_(list(model.parameters()), torch._foreach_mul(gradients, -0.1))
+            lists._foreach_add_(list(model.parameters()), lists._foreach_mul(gradients, -0.1))
         losses.append(loss.item())
     sums = [float(parameter.double().sum()) for parameter in model.parameters()]
     with open(sys.argv[1] + ".json", "w") as file:
