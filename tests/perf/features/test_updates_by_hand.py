@@ -233,7 +233,7 @@ def test_a_program_without_steps_is_told_what_was_seen(folder: Path) -> None:
     weights = "import torch\nw = torch.randn(8, requires_grad=True)\nfor _ in range(3): (w * 2).sum().backward()\n"
     with pytest.raises(
         TracingError,
-        match=r"ended without an optimizer step; seen: 3 backward passes, no step of an optimizer, 0 updates of a "
+        match=r"ended without an optimizer step; seen: 3 backward passes, no optimizer, 0 updates of a "
         r"module's weights by the program itself. A step can be named in place of the script, as module:function",
     ):
         traced(folder, weights)

@@ -61,8 +61,8 @@ class UpdatesByHand:
         """Whether weights of several models are updated in turn."""
         self.num_updates = 0
         """Updates that began."""
-        self.is_off = False
-        """Whether an optimizer was made: its steps count."""
+        self.has_optimizer = self._is_off = False
+        """Whether an optimizer was made, whose steps count, and whether nothing counts any more."""
         self._depth = 0
         self._is_awaited = self._is_open = False
         """Whether a backward pass was seen since the last update, and whether an update goes on."""
@@ -96,7 +96,7 @@ class UpdatesByHand:
                 patches.set(torch.autograd, RUN_BACKWARD, self._backward(run_backward()))
                 yield
         finally:
-            self._leave()
+            self.close()
             for handle in handles:
                 remove_hook(handle)
 
@@ -108,18 +108,22 @@ class UpdatesByHand:
         self._pass_begins()
 
     def _other(self, *_: Any) -> None:
-        """An optimizer steps that was not made here."""
-        self._leave()
+        """An optimizer was made, or steps that was made before."""
+        self.has_optimizer = True
+        self.close()
 
-    def _leave(self) -> None:
-        self.is_off = True
+    def close(self) -> None:
+        """Sees no more updates."""
+        if self.num_updates and not self._is_off:  # the record was begun by an update
+            self._recorder.recording = False
+        self._is_off = True
         self._is_open = self._is_awaited = False
         self._recorder.on_write = self._redirect.on_assign = None
 
     def _making(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def make(*args: Any, **kwargs: Any) -> None:
-            self._leave()
+            self._other()
             original(*args, **kwargs)
 
         return make
@@ -142,7 +146,7 @@ class UpdatesByHand:
 
     def _await(self, results: Any) -> None:
         """From now on, a write of a weight is an update."""
-        if self.is_off:
+        if self._is_off:
             return
         buffers, parameters = self._recorder.buffers, self._watch.parameters.values()
         self._is_awaited = True

@@ -234,6 +234,7 @@ class _Program:
         Args:
             state_bytes: that updates keep from one to the next; by default states of optimizers are asked for.
         """
+        self.by_hand.close()
         self.recorder.recording = False
         self.recorder.buffers.grows = self._growth.found(frames())
         if self.companion is not None:
@@ -297,14 +298,15 @@ class _Program:
         return said + self.seen()
 
     def seen(self) -> str:
-        """What was seen in place of steps of optimizers, as the end of a sentence; empty where some stepped."""
+        """What was seen in place of steps of an optimizer, as the end of a sentence; empty where some stepped."""
         if self.watch.optimizers:
             return ""
         passes = format_count(self.by_hand.num_backward_passes, "backward pass", "backward passes")
         updates = format_count(self.by_hand.num_updates, "update")
+        made = "an optimizer that took no step" if self.by_hand.has_optimizer else "no optimizer"
         return (
-            f"; seen: {passes}, no step of an optimizer, {updates} of a module's weights by the program itself. A step "
-            f"can be named in place of the script, as module:function"
+            f"; seen: {passes}, {made}, {updates} of a module's weights by the program itself. A step can be named in "
+            f"place of the script, as module:function"
         )
 
     def finish(self) -> None:
