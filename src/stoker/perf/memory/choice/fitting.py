@@ -270,7 +270,7 @@ class FitPlanner:
 
     def _options(self, link: HostLink | None) -> list[Options]:
         question = self._question
-        by_hand = bool(question.model.passes_by_hand)  # there is no optimizer that could be told
+        by_hand = bool(question.model.passes_by_hand)  # there is no optimizer to change
         foreach = has_foreach(question.timeline) and not by_hand and "one_by_one" not in question.barred
         self.why_not_used_up = question.barred.get("used_up") or why_not_used_up(
             question.features, question.timeline, question.model
