@@ -32,7 +32,9 @@ BAR = Bar(
 ROOT = Path(__file__).parents[1]
 FOLDER = Path(__file__).parent / "programs" / "memory"
 KINDS = ("conv", "attention", "lstm", "embedding_bag", "mlp", "depthwise", "narrow_conv", "long_attention", "deep_mlp")
-FILES = ("mixed", "accumulating", "adversaries", "recomputing", "evaluating", "trainer", "fitting")
+FILES = ("mixed", "accumulating", "adversaries", "recomputing", "evaluating", "trainer", "fitting", "by_hand")
+BY_HAND = ("by_hand",)
+"""Programs without an optimizer."""
 M40_BYTES = 12e9
 
 
@@ -76,7 +78,8 @@ def _parts(name: str, words: list[str], report: Report) -> list[tuple[str, dict[
     """What was counted and what was traced, by part of the run."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "counted.json")
-        command = [sys.executable, "-m", "benchmarks.support.counted", str(out), *words]
+        command = [sys.executable, "-m", "benchmarks.support.counted", str(out)]
+        command += [*(["--by-hand"] if name in BY_HAND else []), *words]
         environ = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environ, check=False)
         if not out.exists() or "step" not in json.loads(out.read_text()):

@@ -1,7 +1,8 @@
 """Runs a program for real and counts its tensors in the step that a trace predicts, and in its first evaluation.
 
-Started as `python -m benchmarks.support.counted OUT PROGRAM ...`: OUT gets JSON. Nothing here is shared with the
-tracer: what is alive is counted operation by operation, and told apart by what optimizers and modules say of it.
+Started as `python -m benchmarks.support.counted OUT [--by-hand] PROGRAM ...`: OUT gets JSON. A step of a program that
+updates its weights itself ends where the next forward pass after a backward pass begins. Nothing here is shared with
+the tracer: what is alive is counted operation by operation, and told apart by what optimizers and modules say of it.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ def _line() -> str:
 class _Followed:
     """The program, step by step."""
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, by_hand: bool) -> None:
+        self.by_hand, self.has_passed = by_hand, False
+        """Whether the program makes no optimizer, and whether a backward pass was seen in the step."""
         self.out, self.counter = out, _Counter()
         self.roles: dict[int, tuple[Any, str]] = {}
         self.first: Optimizer | None = None
@@ -124,6 +127,7 @@ class _Followed:
             finally:
                 self.counter.phase = before
                 self._role((each.grad for each in self.parameters.values()), "gradients")
+                self.has_passed = True
 
         torch.autograd._engine_run_backward = backward
         torch.autograd.graph._engine_run_backward = backward
@@ -173,6 +177,9 @@ class _Followed:
         if self.depth > 1:
             return
         learns = torch.is_grad_enabled()
+        if self.by_hand and self.has_passed:
+            self.has_passed = False
+            self._step_ends()
         if self.is_evaluating and learns:
             self.end()
         if "step" in self.answer and not self.is_evaluating and not learns and self.parameters:
@@ -196,6 +203,11 @@ class _Followed:
                         if isinstance(leaf, Tensor) and leaf.dim()), "optimizer")  # fmt: skip
         self.first = self.first or optimizer
         if optimizer is not self.first or "step" in self.answer:
+            return
+        self._step_ends()
+
+    def _step_ends(self) -> None:
+        if "step" in self.answer:
             return
         self.steps += 1
         several = len(self.optimizers) > 1
@@ -229,10 +241,12 @@ class _Followed:
 def main() -> None:
     """Arguments: where to write, then the program's command line."""
     out, *words = sys.argv[1:]
+    by_hand = words[0] == "--by-hand"
+    words = words[by_hand:]
     is_module = words[0] == "-m"
     sys.argv = words = words[is_module:]
     sys.path.insert(0, os.getcwd() if is_module else os.path.dirname(os.path.abspath(words[0])))
-    followed = _Followed(Path(out))
+    followed = _Followed(Path(out), by_hand)
     followed.install()
     try:
         with followed.counter:

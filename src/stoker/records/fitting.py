@@ -133,6 +133,8 @@ class TracedModel(msgspec.Struct, frozen=True, kw_only=True):
     """Whether ``torch.compile`` decides what is kept."""
     optimizers: tuple[str, ...] = ()
     """Classes of those that stepped."""
+    passes_by_hand: int = 0
+    """Backward passes of a step, if the program updates its weights itself; 0 where optimizers step."""
     lines: dict[str, str] = {}
     """Lines of the program that call the ``model``, ``zero_grad`` and the optimizer's ``step``, and that make the
     ``loader`` of its batches; those that were seen."""
@@ -165,6 +167,8 @@ class FitPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Class of the model that paths of measures are of."""
     num_parameters: int = 0
     """Elements of its parameters, by which it is known as well."""
+    passes_by_hand: int = 0
+    """Backward passes of a step, by which steps are counted where no optimizer makes them; 0 for others."""
     plain_bytes: int
     """Predicted peak of the program as it is."""
     plain_step_s: float | None

@@ -69,6 +69,9 @@ SYMBOLS = (
         "torch.Tensor._post_accumulate_grad_hooks", "likewise", "before 2.6",
     ),
     (
+        "torch.autograd._engine_run_backward", "begins a backward pass: counted where no optimizer steps", "before 2.6",
+    ),
+    (
         "torch._C._current_graph_task_id", "whether a backward pass is under way", "before 2.6",
     ),
     (
@@ -86,6 +89,7 @@ SYMBOLS = (
     ),
 )  # fmt: skip
 
+RUN_BACKWARD = "_engine_run_backward"
 TorchDispatchMode = _dispatch.TorchDispatchMode
 tree_leaves, tree_flatten, tree_unflatten = _trees.tree_leaves, _trees.tree_flatten, _trees.tree_unflatten
 FakeTensor = _fake.FakeTensor

@@ -17,6 +17,7 @@ from stoker.cli.explain import main as explain
 from stoker.cli.main import main
 from stoker.cli.report import main as report
 from stoker.core.errors import ConfigError
+from stoker.perf.memory.choice.options import BY_HAND
 from stoker.records.fitting import FitRun
 from stoker.records.fitting_file import read_fits
 from stoker.records.memory import MemoryReport
@@ -89,6 +90,25 @@ def test_a_program_fits_with_equal_losses_and_files(tmp_path: Path, capsys: pyte
     assert "Fit into memory" in (tmp_path / "page.html").read_text()
     assert explain([str(tmp_path / "run")]) == 0
     assert "do not fit 8.0 MB" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.integration
+@pytest.mark.slow("a program is traced twice and run twice")
+def test_a_program_that_updates_its_weights_itself_gets_what_needs_no_optimizer(tmp_path: Path) -> None:
+    assert started(tmp_path, program="by_hand.py").returncode == 0
+    done = started(tmp_path, "--fit", "auto", "--device-memory", "9MB", program="by_hand.py")
+    assert done.returncode == 0, done.stderr
+    plain, fitted = found(tmp_path)
+    assert fitted == plain
+    run = run_of(tmp_path)
+    assert run.plan.certified
+    assert run.plan.passes_by_hand == 1
+    assert run.applied == ("recompute",), "though all weights are updated by one call"
+    reasons = {each.name: each.reason for each in run.plan.rejected}
+    assert reasons["gradients used up in the backward pass"] == BY_HAND
+    assert reasons["states of the optimizer in host memory"] == BY_HAND
+    assert len(run.counted) == 3
+    assert max(each.bytes for each in run.counted[1:]) == pytest.approx(run.plan.peak_bytes, rel=5e-3)
 
 
 @pytest.mark.integration

@@ -27,6 +27,8 @@ from torch.utils.data import DataLoader
 
 from stoker.core.errors import StokerError
 from stoker.core.patching import Patches
+from stoker.core.units import format_count
+from stoker.perf.features.by_hand import UpdatesByHand
 from stoker.perf.features.evaluating import EvaluationFollower
 from stoker.perf.features.program import EVALUATION, TIMELINE
 from stoker.perf.features.raised import hush_stand_ins, print_raised
@@ -72,6 +74,7 @@ class _Program:
         self.recorder.shapes_weights = True
         self.redirect = Redirect(self.recorder, target)
         self.watch = StepFollower(self.recorder)
+        self.by_hand = UpdatesByHand(self.recorder, self.redirect, self.watch, self._updated)
         self.target, self.out, self.batch_times = target, out, batch_times
         self.companion = companion
         self.name = ""
@@ -103,6 +106,7 @@ class _Program:
         with (
             evaluation,
             redirected(self.recorder, self.redirect),
+            self.by_hand.hooks(),
             self.watch.hooks(),
             self._patched(),
             accelerator,
@@ -171,6 +175,7 @@ class _Program:
             after.remove()
 
     def _load(self, load: Any, iterator: Any) -> Any:
+        self.by_hand.batch_begins()
         if self._found is None:
             self._iterators.add(iterator)
         elif self._evaluation is not None and not self._evaluation.may_load(iterator):
@@ -189,20 +194,47 @@ class _Program:
     def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
         if self._found is not None:
             return
-        self._first = self._first or optimizer
+        if self._first is None:
+            self._first, self.begun = optimizer, False
         if optimizer is not self._first:
             return
         several = len(self.watch.optimizers) > 1
         if not self.begun or several > self.has_several:
-            self.begun, self.has_several = True, several
             self.redirect.moved_bytes = 0
-            self._ahead = self.batches[-1:]
-            self.batches = []
-            self.watch.samples = 0
             self.recorder.begin()
-            self._note_roles()
-            self._growth.begin(frames())
+            self._begin(several)
             return
+        self._end()
+
+    def _updated(self) -> None:
+        """The program has updated its weights itself."""
+        if self._found is not None:
+            return
+        several = self.by_hand.has_several
+        if not self.begun or several > self.has_several:
+            self.by_hand.begin()
+            self._begin(several)
+            return
+        self.watch.passes_by_hand = len(self.recorder.buffers.marks)
+        self.recorder.hints.note("the program updates its weights itself, and its updates were taken as its steps")
+        self._end(self.by_hand.give_states())
+
+    def _begin(self, several: bool) -> None:
+        """Starts the step that is recorded."""
+        self.begun, self.has_several = True, several
+        self._ahead = self.batches[-1:]
+        self.batches = []
+        self.watch.samples = 0
+        self._note_roles()
+        self._growth.begin(frames())
+
+    def _end(self, state_bytes: int | None = None) -> None:
+        """Writes what the step was.
+
+        Args:
+            state_bytes: that updates keep from one to the next; by default states of optimizers are asked for.
+        """
+        self.by_hand.close()
         self.recorder.recording = False
         self.recorder.buffers.grows = self._growth.found(frames())
         if self.companion is not None:
@@ -219,6 +251,9 @@ class _Program:
             batch_size=size, name=self.name, batches=len(batches),
             input_bytes=sum(nbytes for _, nbytes in batches) or self.redirect.moved_bytes,
         )  # fmt: skip
+        if state_bytes is not None:
+            weights = msgspec.structs.replace(found.weights, optimizer_bytes=state_bytes)
+            found = msgspec.structs.replace(found, weights=weights)
         self.out.with_name(TIMELINE).write_bytes(timeline_of(self.recorder, self.watch, found).to_json())
         answer = {"features": json.loads(found.to_json())}
         if self._evaluation is None:
@@ -255,6 +290,25 @@ class _Program:
         for optimizer in self.watch.optimizers.values():
             self.recorder.buffers.note_roles(states_of(optimizer), "state")
 
+    def missing(self) -> str:
+        """Why there is nothing to characterise."""
+        wanted = "three steps of the first of its optimizers" if self.has_several else "two optimizer steps"
+        taken = "after two" if self.has_several else "after one" if self.begun else "without an optimizer step"
+        said = f"`{self.name}` must take {wanted} to be characterised, and ended {taken}"
+        return said + self.seen()
+
+    def seen(self) -> str:
+        """What was seen in place of steps of an optimizer, as the end of a sentence; empty where some stepped."""
+        if self.watch.optimizers:
+            return ""
+        passes = format_count(self.by_hand.num_backward_passes, "backward pass", "backward passes")
+        updates = format_count(self.by_hand.num_updates, "update")
+        made = "an optimizer that took no step" if self.by_hand.has_optimizer else "no optimizer"
+        return (
+            f"; seen: {passes}, {made}, {updates} of a module's weights by the program itself. A step can be named in "
+            f"place of the script, as module:function"
+        )
+
     def finish(self) -> None:
         """Ends the process if the step was found already."""
         if self._found is not None:
@@ -284,11 +338,10 @@ def main(companion: Companion | None = None) -> None:
     except BaseException as error:
         program.finish()
         print_raised(error)
+        program.out.write_text(json.dumps({"seen": program.seen()}), encoding="utf-8")
         sys.exit(1)
     program.finish()
-    wanted = "three steps of the first of its optimizers" if program.has_several else "two optimizer steps"
-    taken = "after two" if program.has_several else "after one" if program.begun else "without an optimizer step"
-    program.end({"error": f"`{program.name}` must take {wanted} to be characterised, and ended {taken}"})
+    program.end({"error": program.missing()})
 
 
 if __name__ == "__main__":

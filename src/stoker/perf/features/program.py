@@ -101,6 +101,7 @@ def trace_whole(
     if "error" in content:
         raise TracingError(content["error"] + rest, status=status)
     ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+    seen = content.get("seen", "")
     raise TracingError(
-        f"`{name}` {ended} before its second optimizer step; what it printed is above{rest}", status=status
+        f"`{name}` {ended} before its second optimizer step; what it printed is above{seen}{rest}", status=status
     )

@@ -18,6 +18,7 @@ from stoker.perf.communication.replicas import Shard, ddp, exposed, fsdp
 from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
 from stoker.perf.features.records import block_of
 from stoker.perf.memory.choice.fitting import FitQuestion, plan_fit, taken_of
+from stoker.perf.memory.choice.options import BY_HAND
 from stoker.perf.memory.remedies import sharded
 from stoker.perf.memory.sharded_weights import REST, UnitNumbers, with_shares
 from stoker.perf.memory.staged_ranks import StagedRanks, added_s, staged_ranks
@@ -160,7 +161,7 @@ def _one_by_one(sizes: Sequence[float], kept: set[int], group: Group) -> float:
 
 def ways_of(question: FitQuestion, facts: RankFacts) -> tuple[RankWay, ...]:
     """Ways to share that a program may take besides stages, those that do least to it first."""
-    found = [DDP, ZERO1]
+    found = [DDP] if question.model.passes_by_hand else [DDP, ZERO1]
     if facts.units and not question.model.not_sharded:
         count = len(facts.units)
         numbers = dict.fromkeys([*(round(count * share) for share in _KEPT), 1, 0])
@@ -219,6 +220,8 @@ def with_stages(
 
     if reason := question.barred.get("fsdp2") or question.model.not_sharded:
         refuse("weights in shares (FSDP2)", reason)
+    if question.model.passes_by_hand:
+        refuse(name_of(ZERO1), BY_HAND)
     try:
         staged = staged_ranks(question, ranks)
     except ValueError as error:

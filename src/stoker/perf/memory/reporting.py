@@ -17,7 +17,7 @@ from stoker.perf.features.records import StepFeatures
 from stoker.perf.memory.arena import arena_sizes
 from stoker.perf.memory.choice.fitting import FitChoice, FitPlanner, FitQuestion, plan_fit, reserve_of, taken_of
 from stoker.perf.memory.choice.offloading import HostLink
-from stoker.perf.memory.choice.options import Options
+from stoker.perf.memory.choice.options import BY_HAND, Options
 from stoker.perf.memory.choice.tree_choice import Way
 from stoker.perf.memory.largest import LargestBatch, SizedStep, at_least, largest_batch
 from stoker.perf.memory.remedies import deleted, sharded, with_copies
@@ -289,7 +289,7 @@ def _named(kind: MeasureKind, choice: FitChoice) -> tuple[str, str]:
 def _shared(question: MemoryQuestion, planner: FitPlanner, of: Callable[..., MemoryRemedy]) -> list[MemoryRemedy]:
     """What ranks can divide among them."""
     ranks = question.ranks
-    if ranks == 1:
+    if ranks == 1 or question.model.passes_by_hand:  # both need an optimizer
         return []
     plain, features = question.timeline, question.features
     layers = layers_of(features)
@@ -418,4 +418,6 @@ def _notes(question: MemoryQuestion) -> list[str]:
         notes.append("no largest batch: a second size of the batch could not be traced")
     if question.evaluates:
         notes.append("an evaluation was traced up to its second batch" if question.evaluation else _NO_EVALUATION)
+    if question.ranks > 1 and question.model.passes_by_hand:
+        notes.append(f"ZeRO-1 and FSDP2 are not shown: {BY_HAND}")
     return notes

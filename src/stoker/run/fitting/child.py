@@ -48,7 +48,9 @@ class Looking:
         assert self._watch is not None
         self._look.remove()
         watch = self._watch
-        found = self._look.found(watch.root, watch.optimizers.values(), compiled=self._recorder.compiled)
+        found = self._look.found(
+            watch.root, watch.optimizers.values(), compiled=self._recorder.compiled, passes_by_hand=watch.passes_by_hand
+        )
         self._out.write_bytes(to_json(found))
 
     def stop(self) -> None:

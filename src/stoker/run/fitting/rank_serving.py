@@ -144,6 +144,7 @@ class RankFitting:
 
     def _begin(self, plan: FitPlan, ddp: DistributedDataParallel) -> None:
         """What is done to a model of one process as well, and the count, begin with its first forward pass."""
+        self._count.passes_by_hand = plan.passes_by_hand
         if plan.of("stages"):  # a graph of the model runs in its place
             self._handle = ddp.register_forward_pre_hook(self._passing)
             return

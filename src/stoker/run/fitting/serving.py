@@ -47,7 +47,9 @@ class Fitting:
         self._serving, self._folder = serving, folder
         self._applied = AppliedPlan(self._plan, paths, self._begun)
         reserved = None if self._plan.device == EMULATED else _reserved
-        self._count = StepCount(_COUNTED, serving.clock.is_inside, self._counted, reserved)
+        self._count = StepCount(
+            _COUNTED, serving.clock.is_inside, self._counted, reserved, self._plan.passes_by_hand
+        )  # fmt: skip
 
     def start(self) -> None:
         """Waits for the model from now on."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -110,6 +110,8 @@ class DispatchRecorder(TorchDispatchMode):
         self.calls: list[TracedCall] = []
         self.modules: dict[int, int] = {}
         """Module in whose forward a node of the autograd graph was made, by the node's sequence number."""
+        self.on_write: Callable[[Sequence[Tensor]], None] | None = None
+        """Called with tensors that a call has written in place."""
         self._formulas: dict[Any, tuple[str, Formula]] = {}
         self._shortcuts: dict[Any, Shortcut] = {}
         self._zeros: weakref.ref[Tensor] | None = None
@@ -152,7 +154,7 @@ class DispatchRecorder(TorchDispatchMode):
             name, formula = self._formulas.get(func) or self._formula(func)
             outs = tensors_of(out if isinstance(out, (tuple, list)) else (out,))
             if not outs and schema_of(func).is_mutable:
-                outs = _mutated(func, args)
+                outs = _mutated(func, args, {})
             cost = formula(args, ins, outs)
             if cost.kind:
                 self.record(name, cost, _dtype(ins or outs), "" if formula is not UNKNOWN else place())
@@ -166,6 +168,8 @@ class DispatchRecorder(TorchDispatchMode):
             name, formula = self._formulas.get(func) or self._formula(func)
             if name in TAKING_SCRATCH and (taken := formula(args, ins, outs).scratch):
                 self.buffers.note_scratch(taken, self.buffers.module)
+        if self.on_write is not None and schema_of(func).is_mutable:
+            self.on_write(_mutated(func, args, kwargs))
         return out
 
     def begin(self) -> None:
@@ -371,11 +375,13 @@ def _is_channels_last(tensor: Tensor) -> bool:
     return format is not None and tensor.is_contiguous(memory_format=format) and not tensor.is_contiguous()
 
 
-def _mutated(func: Any, args: tuple[Any, ...]) -> list[Tensor]:
-    """Arguments that are written by a call that returns nothing."""
-    arguments = schema_of(func).arguments
-    written = [a for a, s in zip(args, arguments, strict=False) if s.alias_info is not None and s.alias_info.is_write]
-    return tensors_of(written)
+def _mutated(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """Arguments that are written by a call."""
+    arguments = [each for each in schema_of(func).arguments if each.alias_info is not None and each.alias_info.is_write]
+    places = {each.name: place for place, each in enumerate(schema_of(func).arguments)}
+    return tensors_of(
+        [args[places[each.name]] if places[each.name] < len(args) else kwargs.get(each.name) for each in arguments]
+    )
 
 
 def _dtype(tensors: Sequence[Tensor]) -> torch.dtype:

@@ -48,6 +48,8 @@ _FP32_FUNCTIONS: set[Any] = {
 }
 
 
+_SET_DATA: Any = getattr(Tensor.data, "__set__")  # noqa: B009
+"""What torch calls for ``tensor.data = other``."""
 _SOUND = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, "isneginf": False}
 
 
@@ -75,10 +77,13 @@ class Redirect(TorchFunctionMode):
         """Whether a module was moved to the accelerator, and its recurrent layers with it."""
         self.moved_bytes = 0
         """Bytes copied to the accelerator, weights aside."""
+        self.on_assign: Callable[[Tensor], None] | None = None
+        """Called with a tensor that the program has given other data."""
         self._handlers: dict[Any, Callable[..., Any]] = {
             Tensor.cuda: self._moved,
             Tensor.pin_memory: lambda x, *_, **__: x,
             Tensor.to: self._to,
+            _SET_DATA: self._assign,
             Tensor.__format__: lambda x, form: Tensor.__format__(x, form) if x.dim() else format(x.item(), form),
             Tensor.numpy: self._array,
             Tensor.__array__: lambda x, dtype=None: self._array(x).astype(dtype, copy=False),
@@ -120,6 +125,11 @@ class Redirect(TorchFunctionMode):
             self.has_moved |= self.applying
         args = tuple("cpu" if device else arg for arg, device in zip(args, devices, strict=True))
         return Tensor.to(x, *args, **kwargs)
+
+    def _assign(self, x: Tensor, data: Tensor) -> None:
+        x.data = data
+        if self.on_assign is not None and not self.applying:
+            self.on_assign(x)
 
     def _array(self, x: Tensor, *, force: bool = False) -> Any:
         """The values; uncomputed ones are all equal."""

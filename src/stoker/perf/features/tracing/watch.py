@@ -41,11 +41,18 @@ class StepFollower:
         self.parameters: dict[int, Tensor] = {}
         """Parameters of modules that ran or were stepped, by identity."""
         self.optimizers: dict[int, Optimizer] = {}
+        self.passes_by_hand = 0
+        """Backward passes of the recorded step, if the program updates its weights itself."""
         self.outputs: dict[int, int] = {}
         """Bytes that the first recorded call of a module returned, by its number."""
         self.samples = 0
         """Samples that the root got in the recorded step: the first size of its first tensor."""
         self._unsized = False
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether a module's forward pass runs."""
+        return bool(self._stack)
 
     def clear(self) -> None:
         """Removes fake gradients and states from what the program keeps."""

@@ -108,8 +108,9 @@ def plan_fit(question: FitQuestion, *, margin: int = 0, host: bool = True) -> Fi
     step_s = sum(call.seconds for call in question.timeline.calls) or None
     base = FitPlan(
         name=question.name, budget_bytes=question.budget, device=question.device, model=question.model.model,
-        num_parameters=question.model.num_parameters, plain_bytes=plain, plain_step_s=step_s, peak_bytes=plain,
-        step_s=step_s, notes=tuple(map(_said_to_grow, growing(question.timeline))),
+        num_parameters=question.model.num_parameters, passes_by_hand=question.model.passes_by_hand, plain_bytes=plain,
+        plain_step_s=step_s, peak_bytes=plain, step_s=step_s,
+        notes=tuple(map(_said_to_grow, growing(question.timeline))),
     )  # fmt: skip
     if plain <= question.budget:
         return base
@@ -269,7 +270,8 @@ class FitPlanner:
 
     def _options(self, link: HostLink | None) -> list[Options]:
         question = self._question
-        foreach = has_foreach(question.timeline) and "one_by_one" not in question.barred
+        by_hand = bool(question.model.passes_by_hand)  # there is no optimizer to change
+        foreach = has_foreach(question.timeline) and not by_hand and "one_by_one" not in question.barred
         self.why_not_used_up = question.barred.get("used_up") or why_not_used_up(
             question.features, question.timeline, question.model
         )

@@ -25,6 +25,7 @@ BY_PARAMETER = frozenset({
     "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
 })  # fmt: skip
 """Optimizers of torch that update each parameter by its own gradient and state alone."""
+BY_HAND = "the program updates its weights itself, without an optimizer"
 _ZEROING = ("zero_", "_foreach_zero_")
 
 
@@ -50,6 +51,8 @@ def has_foreach(timeline: MemoryTimeline) -> bool:
 
 def why_not_used_up(features: StepFeatures, timeline: MemoryTimeline, model: TracedModel) -> str:
     """Why gradients must stay until the optimizer's step, as a part of a sentence; empty if they need not."""
+    if model.passes_by_hand:
+        return BY_HAND
     if model.gradients_read:
         return model.gradients_read
     if len(model.optimizers) != 1:
@@ -71,6 +74,8 @@ def why_not_used_up(features: StepFeatures, timeline: MemoryTimeline, model: Tra
 
 def why_states_stay(timeline: MemoryTimeline, model: TracedModel) -> str:
     """Why states of the optimizer must stay on the device, as a part of a sentence; empty if they need not."""
+    if model.passes_by_hand:
+        return BY_HAND
     if not model.optimizers:
         return "no optimizer was seen"
     for name in model.optimizers:

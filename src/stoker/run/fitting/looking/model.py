@@ -25,6 +25,7 @@ from stoker.feed.purity.objects import is_library
 from stoker.perf.features.tracing.distributed import paths, wrapped
 from stoker.perf.features.tracing.places import frames
 from stoker.perf.memory.choice.fitting import UNCALLED
+from stoker.perf.memory.choice.options import BY_HAND
 from stoker.records.fitting import TracedModel
 from stoker.run.fitting.looking.calls import CallLook
 from stoker.run.fitting.looking.changes import CHANGES_INPUT, Reached, change, reached_by
@@ -156,7 +157,7 @@ class ModelLook:
 
     def found(
         self, root: nn.Module | None, optimizers: Iterable[Optimizer], *, compiled: bool = False,
-        gradients_read: str = "",
+        gradients_read: str = "", passes_by_hand: int = 0,
     ) -> TracedModel:  # fmt: skip
         """What was seen of a model.
 
@@ -165,12 +166,15 @@ class ModelLook:
             optimizers: that stepped.
             compiled: whether torch compiles it.
             gradients_read: who reads gradients, where that is known otherwise.
+            passes_by_hand: backward passes of a step of a program that updates its weights itself; 0 for others.
         """
         if root is None:
             return TracedModel()
         stepped = list(optimizers)
         units, not_sharded = _shares(root, stepped)
-        not_staged = _stages(root, stepped) or self._call.reason
+        by_hand = BY_HAND if passes_by_hand else ""
+        not_sharded = not_sharded or by_hand
+        not_staged = _stages(root, stepped) or self._call.reason or by_hand
         root = dict(paths(root))[""]  # without wrappers of data parallelism, which a trace may have and a run not
         kept_as_is = self._kept_as_is(root)
         return TracedModel(
@@ -186,6 +190,7 @@ class ModelLook:
             not_staged=not_staged,
             compiled=compiled,
             optimizers=tuple(sorted(map(_name_of, stepped))),
+            passes_by_hand=passes_by_hand,
             lines={name: line for name, line in self._lines.items() if line},
             sources=tuple(map(str, own_files())),
         )
