@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from stoker.core.processes.parents import die_with
 
 _MOST_BYTES = 1 << 17
-"""Most that a request has; a longer one is refused, and run by a python process of its own."""
+"""Most that a request has; who has a longer one starts a python process for it alone."""
 
 
 class PreparedPython:

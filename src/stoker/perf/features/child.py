@@ -1,5 +1,5 @@
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportUnusedImport=false
+# pyright: reportUnknownVariableType=false
 """Runs a user's program up to its second optimizer step, in a separate process, and writes the features of that step.
 
 Its parameters are fake from their creation; its data are real. The first step is skipped, since optimizers create their
@@ -20,7 +20,6 @@ from typing import Any, NoReturn, Protocol
 
 import msgspec.structs
 import torch
-import torch._dynamo  # a second, which every mode of stand-ins would take: not in each fork of a prepared process
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -34,7 +33,7 @@ from stoker.perf.features.program import EVALUATION, TIMELINE
 from stoker.perf.features.raised import hush_stand_ins, print_raised
 from stoker.perf.features.records import StepFeatures
 from stoker.perf.features.step import fake_of, prepare_optimizer
-from stoker.perf.features.torch_private import NEXT_INDEX, BaseIterator, FakeTensor, tree_leaves
+from stoker.perf.features.torch_private import NEXT_INDEX, BaseIterator, FakeTensor, import_compiler, tree_leaves
 from stoker.perf.features.tracing.accelerator import answering
 from stoker.perf.features.tracing.distributed import alone
 from stoker.perf.features.tracing.growing import GrowthWatch
@@ -45,6 +44,8 @@ from stoker.perf.features.tracing.redirect import Redirect, redirected
 from stoker.perf.features.tracing.summing import features_of, states_of
 from stoker.perf.features.tracing.timelines import timeline_of
 from stoker.perf.features.tracing.watch import StepFollower, first_size
+
+import_compiler()  # here, so that forks of a prepared process need not
 
 
 class Companion(Protocol):

@@ -107,6 +107,11 @@ INNER_OF_FSDP = "_fsdp_wrapped_module"
 """Where sharded data parallelism keeps its module; ours does while programs are traced."""
 
 
+def import_compiler() -> None:
+    """Imports what the first mode of fake tensors would, in one or two seconds."""
+    importlib.import_module("torch._dynamo")
+
+
 def storage_uses(storage: torch.UntypedStorage) -> int:
     """References to a storage, that of its Python object among them."""
     count: Callable[[int], int] = torch._C._storage_Use_Count
