@@ -62,10 +62,18 @@ def _serve(control: socket.socket) -> tuple[Request, list[int]]:
             if not data:
                 os._exit(0)
             *streams, status_pipe = handles
+            begun, begins = os.pipe()
             if not (pid := os.fork()):
                 watched.close()
                 control.close()
-                return pickle.loads(data), streams
+                request = pickle.loads(data)
+                if request.new_session:
+                    os.setsid()
+                os.close(begins)
+                return request, streams
+            os.close(begins)
+            os.read(begun, 1)  # nobody is told of it before it can be signalled as a group
+            os.close(begun)
             _send(status_pipe, pid)
             watched.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, status_pipe))
             for stream in streams:
@@ -81,7 +89,7 @@ def _send(pipe: int, number: int, processor_s: float = 0.0) -> None:
 
 def _take_over(request: Request, streams: list[int], base: list[str]) -> list[str]:
     """Makes this process what a new python would be at the beginning of the program; the words that name it."""
-    if request.new_session:
+    if request.new_session and os.getsid(0) != os.getpid():
         os.setsid()
     if request.is_trace:
         from stoker.core.processes.parents import die_with  # other programs begin without stoker

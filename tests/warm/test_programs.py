@@ -140,6 +140,7 @@ def test_wrong_options_of_the_launcher(folder: Path) -> None:
 
 def test_a_program_that_is_killed_is_seen_to_end(folder: Path) -> None:
     program = programs.Program([sys.executable, "-c", "input()"], stdin=programs.PIPE, **PIPES, start_new_session=True)
+    os.killpg(program.pid, 0)  # its group is there at once
     assert program.poll() is None
     with pytest.raises(subprocess.TimeoutExpired):
         program.wait(0.01)
