@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup etcd demo test test-all checks lint types layers unit integration exhaustive torch-matrix bench docs lock clean
+.PHONY: setup etcd demo test test-all quick live checks lint types layers unit integration exhaustive torch-matrix bench docs lock clean
 
 setup: $(STAMP)
 
@@ -26,15 +26,20 @@ etcd:
 demo: setup
 	@$(BIN)/stoker demo
 
-# What people run, at most 10 minutes on 2 cores. Cheap checks first; types take one core for a minute, and unit tests
-# both: together they end sooner. The last line is pytest's.
-test: setup
-	$(MAKE) --no-print-directory -j 2 --output-sync lint layers
-	$(MAKE) --no-print-directory -j 2 types unit
+# What people run, at most 10 minutes on 2 cores.
+test: quick
 	$(MAKE) --no-print-directory integration
 
-# Everything, at most 45 minutes on 2 cores: what CI runs.
-test-all: test exhaustive
+# Everything, at most 45 minutes on 2 cores: what CI runs. Tests of both kinds are handed out together: three processes
+# read and import them once, and wait for each other at the end once.
+test-all: quick
+	$(MAKE) --no-print-directory live
+
+# Cheap checks first; types take one core for a minute, and unit tests both: together they end sooner. The last line is
+# pytest's.
+quick: setup
+	$(MAKE) --no-print-directory -j 2 --output-sync lint layers
+	$(MAKE) --no-print-directory -j 2 types unit
 
 checks: setup
 	$(MAKE) --no-print-directory -j 2 --output-sync lint types layers
@@ -62,6 +67,10 @@ integration: setup
 exhaustive: setup
 	$(call live,exhaustive and forking,3)
 	$(call live,exhaustive and not forking,3)
+
+live: setup
+	$(call live,(integration or exhaustive) and forking,3)
+	$(call live,(integration or exhaustive) and not forking,3)
 
 # Tests of real processes, by mark, so many at a time. Those that fail are run once more, alone, and must pass then: in
 # thousands of starts of torchrun and Ray one goes wrong by itself. Both runs print their failures. A first run that

@@ -18,13 +18,13 @@ def start_in(ready: list[tuple[int, socket.socket]]) -> None:
     start_anew = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 
     def execute_child(self: subprocess.Popen[Any], args: Any, *others: Any) -> None:
-        if not ready or not can_ask(args, others):
+        if not ready or not can_ask(args, others, is_parent=True):
             start_anew(self, args, *others)
             return
         request, streams, pipes = request_of(args, others)
         self.pid, control = ready.pop()
         with control:
-            socket.send_fds(control, [pickle.dumps(request)], streams)
+            socket.send_fds(control, [pickle.dumps(request)], [*streams, *request.kept])
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 

@@ -113,7 +113,7 @@ class Program(subprocess.Popen[Any]):
     """Pipe that gives the wait status."""
 
     def _execute_child(self, args: Any, *others: Any) -> None:
-        if not can_ask(args, others):
+        if not can_ask(args, others, is_parent=False):
             super()._execute_child(args, *others)  # type: ignore[misc]
             return
         request, streams, pipes = request_of(args, others)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import builtins
 import ctypes
+import fcntl
 import gc
 import importlib
 import importlib.machinery
@@ -19,6 +20,7 @@ import os
 import pickle
 import runpy
 import selectors
+import signal
 import socket
 import sys
 import types
@@ -26,7 +28,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from tests.warm import nested
-from tests.warm.starting import NUMBERS, Request
+from tests.warm.starting import HIGH, NUMBERS, TORCHRUN, Request
 
 
 def main() -> None:
@@ -60,10 +62,18 @@ def _serve(control: socket.socket) -> tuple[Request, list[int]]:
             if not data:
                 os._exit(0)
             *streams, status_pipe = handles
+            begun, begins = os.pipe()
             if not (pid := os.fork()):
                 watched.close()
                 control.close()
-                return pickle.loads(data), streams
+                request = pickle.loads(data)
+                if request.new_session:
+                    os.setsid()
+                os.close(begins)
+                return request, streams
+            os.close(begins)
+            os.read(begun, 1)  # nobody is told of it before it can be signalled as a group
+            os.close(begun)
             _send(status_pipe, pid)
             watched.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, status_pipe))
             for stream in streams:
@@ -79,37 +89,53 @@ def _send(pipe: int, number: int, processor_s: float = 0.0) -> None:
 
 def _take_over(request: Request, streams: list[int], base: list[str]) -> list[str]:
     """Makes this process what a new python would be at the beginning of the program; the words that name it."""
-    if request.new_session:
+    if request.new_session and os.getsid(0) != os.getpid():
         os.setsid()
-    ready: list[tuple[int, socket.socket]] = []
-    if starts_others(words_of(request.argv)):
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        if not (pid := os.fork()):
-            ours.close()
-            return _take_over(*_told(theirs), base)
-        theirs.close()
-        ready.append((pid, ours))
-    for number, stream in enumerate(streams):
+    if request.is_trace:
+        from stoker.core.processes.parents import die_with  # other programs begin without stoker
+
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        die_with(os.getppid())
+    given = [fcntl.fcntl(stream, fcntl.F_DUPFD, HIGH) for stream in streams]
+    os.closerange(3, HIGH)
+    for number, stream in zip((0, 1, 2, *request.kept), given, strict=True):
         os.dup2(stream, number)
-    kept = sorted(end.fileno() for _, end in ready)
-    for low, high in itertools.pairwise([2, *kept, 1 << 16]):
-        os.closerange(low + 1, high)
+    os.closerange(HIGH, 1 << 16)
     os.chdir(request.cwd)
     argv, env = list(request.argv), dict(request.env)
     if words_of(argv)[:3] == ["-m", "stoker", "run"]:
         argv, env = _launched(request, base)
+    ready = _ready(pythons_of(words_of(argv)), base)
     _enter(argv, env, base)
-    if ready:
-        nested.start_in(ready)
+    nested.start_in(ready)
     return words_of(argv)
+
+
+def _ready(number: int, base: list[str]) -> list[tuple[int, socket.socket]]:
+    """Children of this process that wait to become pythons, each with the socket by which it is told."""
+    ready: list[tuple[int, socket.socket]] = []
+    for _ in range(number):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if not (pid := os.fork()):
+            for end in (ours, *(end for _, end in ready)):
+                end.close()  # before others get their numbers
+            _run(_take_over(*_told(theirs), base))
+            sys.exit()
+        theirs.close()
+        ready.append((pid, ours))
+    return ready
 
 
 def _told(control: socket.socket) -> tuple[Request, list[int]]:
     """What a process that was kept ready becomes: a child of the program that starts it, as it would be by `exec`."""
     descriptor = os.dup2(control.detach(), 3)
     os.closerange(4, 1 << 16)
+    nothing = os.open(os.devnull, os.O_RDWR)  # the program's own streams are not held open
+    for number in range(3):
+        os.dup2(nothing, number)
+    os.close(nothing)
     with socket.socket(fileno=descriptor) as control:
-        data, streams, _, _ = socket.recv_fds(control, 1 << 20, 3)
+        data, streams, _, _ = socket.recv_fds(control, 1 << 20, 8)
         if not data:
             os._exit(0)
     return pickle.loads(data), streams
@@ -120,9 +146,16 @@ def words_of(argv: Sequence[str]) -> list[str]:
     return list(argv[2:] if argv[1:2] in (["-u"], ("-u",)) else argv[1:])
 
 
-def starts_others(words: Sequence[str]) -> bool:
-    """Whether a program is a command of stoker that may start another python, rather than become one."""
-    return words[:2] == ["-m", "stoker"] and words[2:3] != ["run"]
+def pythons_of(words: Sequence[str]) -> int:
+    """How many pythons a program is expected to start: a command of stoker one, torchrun its ranks."""
+    if TORCHRUN in words:
+        named = [word.partition("=")[2] or after for word, after in itertools.pairwise(words) if _names_ranks(word)]
+        return int(named[0]) if named else 1
+    return int(words[:2] == ["-m", "stoker"])
+
+
+def _names_ranks(word: str) -> bool:
+    return word.partition("=")[0].replace("_", "-") == "--nproc-per-node"
 
 
 def _enter(argv: list[str], env: dict[str, str], base: list[str]) -> None:
@@ -159,6 +192,7 @@ def _launched(request: Request, base: list[str]) -> tuple[list[str], dict[str, s
             os._exit(status)  # there was nothing to run, and it has said why
         return pickle.loads(found)
     os.close(ours)
+    ready = _ready(int("--fit" in request.argv), base)  # it traces the program
 
     def execve(_: str, argv: Sequence[str], env: dict[str, str]) -> NoReturn:
         with open(theirs, "wb") as pipe:
@@ -168,6 +202,7 @@ def _launched(request: Request, base: list[str]) -> tuple[list[str], dict[str, s
     os.getpid = lambda: pid
     os.execve = execve
     _enter(list(request.argv), request.env, base)
+    nested.start_in(ready)
     _run(words_of(request.argv))
     sys.exit()
 

@@ -11,6 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 TORCHRUN = "torch.distributed.run"
+TRACES = (
+    "stoker.core.processes.prepared",
+    "stoker.perf.features.child",
+    "stoker.perf.features.definition_child",
+    "stoker.run.fitting.child",
+)
+"""Modules that ignore Ctrl-C and end with the command that starts them: what is called before ``exec`` says so."""
+HIGH = 1000
+"""Descriptors from here on are out of the way of a program's own."""
 NUMBERS = struct.Struct("qd")
 """A process id, and in the end the wait status with the seconds of processor time."""
 _NAMES = list(inspect.signature(subprocess.Popen._execute_child).parameters)[2:]  # type: ignore[attr-defined]
@@ -25,15 +34,24 @@ class Request:
     env: dict[str, str]
     cwd: str
     new_session: bool
+    is_trace: bool
+    kept: tuple[int, ...]
+    """Descriptors that it is told of by their numbers, all below ``HIGH``."""
 
 
-def can_ask(args: Any, others: tuple[Any, ...]) -> bool:
-    """Whether a command is a python program, and asks for nothing that a :class:`Request` cannot say."""
+def can_ask(args: Any, others: tuple[Any, ...], *, is_parent: bool) -> bool:
+    """Whether a command is a python program, and asks for nothing that a :class:`Request` cannot say.
+
+    Args:
+        args: the command.
+        others: of ``Popen._execute_child``.
+        is_parent: whether the process will be a child of this one, as one with descriptors of this one must be.
+    """
     named = dict(zip(_NAMES, others, strict=True))
-    if named["preexec_fn"] or named["pass_fds"] or not isinstance(args, (list, tuple)) or len(args) < 2:
+    if (named["preexec_fn"] and not _is_trace(args)) or (named["pass_fds"] and not is_parent):
         return False
-    if TORCHRUN in args:
-        return False  # it starts pythons of its own, and its threads do not outlive the fork of a fork
+    if not isinstance(args, (list, tuple)) or len(args) < 2:
+        return False
     return args[0] == sys.executable and (args[1] in ("-u", "-m", "-c") or not os.fspath(args[1]).startswith("-"))
 
 
@@ -49,6 +67,12 @@ def request_of(args: Any, others: tuple[Any, ...]) -> tuple[Request, list[int], 
         env=dict(os.environ if named["env"] is None else named["env"]),
         cwd=os.path.abspath(named["cwd"] or "."),
         new_session=named["start_new_session"],
+        is_trace=_is_trace(args),
+        kept=tuple(named["pass_fds"]),
     )
     streams = [given if given >= 0 else number for number, given in enumerate((pipes[0], pipes[3], pipes[5]))]
     return request, streams, pipes
+
+
+def _is_trace(args: Any) -> bool:
+    return list(args[1:2]) == ["-m"] and args[2].startswith(TRACES)

@@ -140,6 +140,7 @@ def test_wrong_options_of_the_launcher(folder: Path) -> None:
 
 def test_a_program_that_is_killed_is_seen_to_end(folder: Path) -> None:
     program = programs.Program([sys.executable, "-c", "input()"], stdin=programs.PIPE, **PIPES, start_new_session=True)
+    os.killpg(program.pid, 0)  # its group is there at once
     assert program.poll() is None
     with pytest.raises(subprocess.TimeoutExpired):
         program.wait(0.01)
@@ -158,3 +159,16 @@ def test_a_program_that_starts_another_is_its_parent(folder: Path) -> None:
     assert program.returncode == 0, err
     assert "child.py:4" in out
     assert (folder / "parent").read_text() == str(program.pid)
+
+
+def test_ranks_of_torchrun_are_its_children(folder: Path) -> None:
+    """They come from processes that were kept ready, with the environment that torchrun has made for each."""
+    (folder / "rank.py").write_text(
+        "import os, sys\nis_loaded = 'torch' in sys.modules\n"
+        "open(f'rank {os.environ[\"RANK\"]}', 'w').write(f'{os.getppid()} {is_loaded}')"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "rank.py"]
+    with programs.Program(command, cwd=folder, **PIPES) as program:
+        _, err = program.communicate()
+    assert program.returncode == 0, err
+    assert [(folder / f"rank {rank}").read_text() for rank in range(2)] == [f"{program.pid} True"] * 2

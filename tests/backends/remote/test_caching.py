@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.backends.remote.hosts import opened
 from tests.cache.run.conftest import s3_server  # noqa: F401
 from tests.cache.run.test_cluster import Cluster
 from tests.cache.s3_server import KEY, SECRET, S3Server
+from tests.warm import programs
 
 OBJECTS, OBJECT_BYTES = 64, 40_000
 PROGRAM = f"""
@@ -68,7 +68,7 @@ def test_two_hosts_and_the_program_read_the_store_once(
     with opened(tmp_path) as first:
         monkeypatch.setenv("STOKER_CACHE_DIR", str(pages[1]))
         with opened(tmp_path) as second:
-            done = subprocess.run(
+            done = programs.run(
                 [
                     *(sys.executable, "-m", "stoker", "run", "--run-dir", str(tmp_path / "run")),
                     *("--backend", f"static:{first.address},{second.address}", "--workers", "1"),

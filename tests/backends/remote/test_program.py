@@ -13,6 +13,7 @@ from stoker.records.runlog import read_run
 from stoker.wire.secrets import create_secret
 from tests.backends.remote.hosts import opened
 from tests.waiting import await_that
+from tests.warm import programs
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(110)]
 DATA = """
@@ -60,7 +61,7 @@ def test_the_same_losses_with_batches_of_another_machine(tmp_path: Path) -> None
 
     def run(*options: str) -> list[str]:
         command = [sys.executable, "-m", "stoker", "run", "--quiet", "--run-dir", options[0], *options[1:], "train.py"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = programs.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 

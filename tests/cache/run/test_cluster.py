@@ -20,6 +20,7 @@ from stoker.cache.store.layout import StoreSettings
 from stoker.wire.secrets import create_secret
 from tests.cache.cluster.etcd_server import free_port
 from tests.cache.s3_server import KEY, SECRET, S3Server
+from tests.warm import programs
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(100)]
 
@@ -77,7 +78,7 @@ class Cluster:
         (self.folder / "program.py").write_text(READ)
         rules = ("--cache-rules", "s3://* immutable", "--cache-size", "64MiB")
         program = ("program.py", *words.split())
-        return subprocess.run(
+        return programs.run(
             [sys.executable, "-m", "stoker", "run", f"--cache={directory}", *rules, *options, *program],
             cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=90, check=False,
         )  # fmt: skip

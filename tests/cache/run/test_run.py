@@ -112,7 +112,7 @@ def test_pyarrow_reads_through_it(tmp_path: Path, environ: dict[str, str], s3_se
 def test_the_report_has_a_line_and_the_run_a_record(tmp_path: Path, environ: dict[str, str]) -> None:
     directory = tmp_path / "own"
     (tmp_path / "program.py").write_text(TRAIN)
-    ended = subprocess.run(
+    ended = programs.run(
         [sys.executable, "-m", "stoker", "run", f"--cache={directory}", "--run-dir", "records", "program.py"],
         cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=90, check=False,
     )  # fmt: skip

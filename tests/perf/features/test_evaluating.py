@@ -39,6 +39,7 @@ for epoch in range(3):
 
 
 @pytest.mark.integration
+@pytest.mark.usefixtures("warm_pythons")
 @pytest.mark.slow("a program is traced twice, a process each")
 @pytest.mark.timeout(300)
 def test_the_first_evaluation_is_traced_and_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,7 @@ for x, y in DataLoader(data, batch_size=128):
 
 
 @pytest.mark.integration
+@pytest.mark.usefixtures("warm_pythons")
 def test_lists_that_grow_are_found_with_what_they_keep(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(PROGRAM)

@@ -21,6 +21,7 @@ from stoker.run.memory.counting import TensorCount, count_alive
 from stoker.run.memory.ending import next_command
 from stoker.run.session import _explain_memory  # pyright: ignore[reportPrivateUsage]
 from stoker.ui.memory.ended_text import write_end
+from tests.warm import programs
 
 MIB = 1 << 20
 CPU = (
@@ -229,7 +230,7 @@ while True:
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(PROGRAM)
     command = [sys.executable, "-m", "stoker", "run", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
+    return programs.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
 
 
 @pytest.mark.integration

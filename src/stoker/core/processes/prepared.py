@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -38,8 +39,8 @@ class PreparedPython:
             self._sock = ours
             # A signal of the terminal reaches all: who started this process ends it, and says so once.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid())], stdin=subprocess.DEVNULL,
-                stdout=2, env=self._environ, pass_fds=(theirs.fileno(),),
+                [sys.executable, "-m", __name__, str(theirs.fileno())], stdin=subprocess.DEVNULL, stdout=2,
+                env=self._environ, pass_fds=(theirs.fileno(),),
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
             )  # fmt: skip
 
@@ -114,10 +115,11 @@ def _serve(sock: socket.socket) -> list[str]:
 
 
 def main() -> None:
-    """Arguments: the descriptor of a socket to the command, and the command's process."""
-    fd, parent = sys.argv[1:]
-    die_with(int(parent))
-    module, *arguments = _serve(socket.socket(fileno=int(fd)))
+    """Argument: the descriptor of a socket, which the command has made."""
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    made_by, _, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    die_with(made_by)
+    module, *arguments = _serve(sock)
     sys.argv = [importlib.import_module(module).__file__ or module, *arguments]
     importlib.import_module(module).main()
 
