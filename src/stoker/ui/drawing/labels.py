@@ -14,7 +14,7 @@ from typing import NamedTuple
 from stoker.ui.drawing.fronts import draw_line, draw_text
 
 _WIDTH_PX, _HEIGHT_PX = 400.0, 340.0
-"""Of a narrow drawing."""
+"""Sides of a narrow drawing."""
 _LETTER_PX, _LINE_PX, _DESCENT_PX = 7.2, 12.0, 3.0
 """What a letter takes across, a line of words above its foot, and below it."""
 _EDGE = 0.01
