@@ -115,6 +115,7 @@ def test_mistakes_are_one_line(
     ("options", "said"),
     [
         (["--loss", "0.5"], "`--loss` must be a share in percent such as 0.5%, got '0.5'"),
+        (["--loss", "0%"], "`--loss` must be above 0% and below 100%, such as 0.5%, got '0%'"),
         (["--save", "memory"], "`--save` must go with `--loss`"),
         (["--steps", "widths"], "`--steps` must go with `--loss`"),
         (["--weights", "1"], "`weights` must have 2 to 8 bits, got 1"),

@@ -1,12 +1,22 @@
 """The C++ engine: compiled once, by whatever compiler is there, and clear where none is."""
 
+import platform
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from stoker.deploy.engines.law import NumpyEngine
+from stoker.deploy.engines.native import kept_libraries
 from stoker.deploy.engines.native.engine import CompiledEngine
+from stoker.deploy.ir import operations as op
+from stoker.deploy.ir.bounds import accumulator, with_ranges
+from stoker.deploy.ir.checking import checked
+from stoker.deploy.ir.graph import IntegerGraph
+from stoker.deploy.ir.values import ModelPort
+from stoker.deploy.lowering.grids import Grid
+from stoker.deploy.lowering.writing import Writer
+from tests.deploy.graphs import numbers_for
 from tests.deploy.test_package import small
 
 pytestmark = pytest.mark.integration
@@ -68,3 +78,52 @@ def test_numbers_that_are_none_and_huge_ones_have_a_result(tmp_path: Path) -> No
 def test_an_empty_batch_is_empty(tmp_path: Path) -> None:
     for engine in (NumpyEngine(small()), CompiledEngine(small(), folder=tmp_path)):
         assert engine({"x": np.zeros((0, 2), np.float32)})["y"].shape == (0, 2)
+
+
+def long_and_short_sums() -> IntegerGraph:
+    """A dense layer whose sums need double precision, then two that single precision holds, of several widths."""
+    to, chance = Writer(), np.random.default_rng(0)
+    sizes = {"x": 1200, "a": 40, "b": 72, "y": 10}
+    for name, size in sizes.items():
+        to.value(name, (size,), Grid(bits=8, signed=True, scale=0.1, zero_point=0))
+    for source, output in zip("xab", "aby", strict=True):
+        weight = chance.choice([-128, 127], (sizes[output], sizes[source]))
+        by = op.Requantiser(
+            multiplier=None, shift=int(np.log2(sizes[source]) / 2 + 7), zero_point=0, low=-128, high=127
+        )
+        to.write(
+            op.Linear(
+                source=source, output=output, weight=to.constant(f"w{output}", weight), weight_bits=8,
+                bias=to.constant(f"bias{output}", chance.integers(-99, 99, sizes[output])), requantiser=by,
+            )
+        )  # fmt: skip
+    ports = [
+        ModelPort(name=name, value=name, dtype="float32", shape=to.values[name].shape, order=(0,)) for name in "xy"
+    ]
+    graph = IntegerGraph(
+        inputs=(ports[0],), outputs=(ports[1],), values=to.values, operations=tuple(to.operations),
+        constants=to.constants,
+    )  # fmt: skip
+    return checked(with_ranges(graph))
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names the vectors of x86")
+@pytest.mark.parametrize(
+    ("features", "needed"),
+    [((), ""), (("-mavx2", "-mfma"), "avx2"), (("-mavx512f", "-mfma"), "avx512f")],
+    ids=["sse", "avx2", "avx512"],
+)
+def test_each_width_of_vectors_gives_the_law(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, features: tuple[str, ...], needed: str
+) -> None:
+    monkeypatch.setattr(kept_libraries, "OPTIONS", ("-O3", "-march=x86-64", *features, "-Wall", "-Werror"))
+    graph = long_and_short_sums()
+    bits = [accumulator(each, graph.values, graph.constants).bits for each in graph.operations]
+    assert bits[0] > 25 >= max(bits[1:])
+    engine = CompiledEngine(graph, folder=tmp_path)
+    if needed not in kept_libraries._features():
+        pytest.skip(f"compiles; this processor has no {needed}")
+    values = numbers_for(graph, 7)
+    wanted = NumpyEngine(graph).integers(values)["y"]
+    assert np.array_equal(engine.integers(values)["y"], wanted)
+    assert np.ptp(wanted) > 50

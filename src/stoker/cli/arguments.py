@@ -121,12 +121,15 @@ def amount(least: float, most: float, what: str = "a number") -> Callable[[str],
     return read
 
 
-def share(example: str) -> Callable[[str], float]:
-    """A parser for shares above 0 and below 1, written in percent.
+def share(example: str, *, with_none: bool = False, with_all: bool = False) -> Callable[[str], float]:
+    """A parser for shares from 0 to 1, written in percent: 0.5 alone could be one part in two as well as in 200.
 
     Args:
         example: such a share, for the message.
+        with_none: 0% is one, too.
+        with_all: 100% is one, too.
     """
+    bounds = f"{'at least' if with_none else 'above'} 0% and {'at most' if with_all else 'below'} 100%"
 
     def read(text: str) -> float:
         number, percent, rest = text.partition("%")
@@ -134,8 +137,10 @@ def share(example: str) -> Callable[[str], float]:
             value = float(number) / 100
         except ValueError:
             value = math.nan
-        if not percent or rest or not 0.0 < value < 1.0:
+        if not percent or rest or math.isnan(value):
             raise argparse.ArgumentTypeError(f"must be a share in percent such as {example}, got {text!r}")
+        if not (0.0 < value < 1.0 or (with_none and value == 0.0) or (with_all and value == 1.0)):
+            raise argparse.ArgumentTypeError(f"must be {bounds}, such as {example}, got {text!r}")
         return value
 
     return read

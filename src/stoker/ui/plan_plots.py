@@ -13,17 +13,18 @@ from stoker.records.plan import Dot, PlanReport, PlanRow, Span
 from stoker.ui.drawing.fronts import (
     NAME_DX,
     NAME_DY,
+    WORDS_APART,
     Axis,
     NameBox,
     PlotPlace,
     draw_field,
-    draw_limits,
     draw_line,
     draw_mark,
     draw_stairs,
     draw_text,
     find_room,
 )
+from stoker.ui.drawing.labels import Labels, draw_limits
 from stoker.ui.html_page import BarPart, draw_bar
 from stoker.ui.plan_words import (
     PART_WORDS,
@@ -80,8 +81,8 @@ def draw_plans(report: PlanReport) -> str:
     on_front = {(plan.offer, plan.gpus, plan.family) for plan in report.front}
     others = [dot for dot in report.dots if (dot.offer, dot.gpus, dot.family) not in on_front]
     body = [
-        _limits(report, place),
         _grid(report, place),
+        _limits(report, place),
         _stairs(report, place),
         *(_dot(dot, report, place, classes[dot.gpu]) for dot in others),
         *(_cross(plan, place, classes[plan.gpu]) for plan in picks),
@@ -98,6 +99,7 @@ def _limits(report: PlanReport, place: PlotPlace) -> str:
         None if report.budget is None else place.y(report.budget),
         "deadline",
         "budget",
+        Labels(),
     )
 
 
@@ -109,7 +111,7 @@ def _grid(report: PlanReport, place: PlotPlace) -> str:
             draw_line("grid", 0, y, 100, y),
             draw_text(0, y, format_cost(value, report.currency), dx=-8, dy=4, anchor="end"),
         ]
-    for value in place.across.ticks(_TIME_TICKS_H):
+    for value in place.across.ticks(_TIME_TICKS_H, WORDS_APART):
         x = place.x(value)
         parts += [draw_line("grid", x, 0, x, 100), draw_text(x, 100, _tick(value), dy=18, anchor="middle")]
     return "".join([*parts, draw_line("axis", 0, 100, 100, 100), draw_line("axis", 0, 0, 0, 100)])

@@ -10,6 +10,7 @@ PLAN_STYLE = """
 .plans .best { fill: var(--c); stroke: var(--card); stroke-width: 1.5; }
 .plans .best.open { fill: var(--card); stroke: var(--c); stroke-width: 3; }
 .plans .span { stroke: var(--c); stroke-width: 2; opacity: .5; }
+.plans text.label { paint-order: stroke; stroke: var(--card); stroke-width: 4px; stroke-linejoin: round; }
 i.even { background: var(--c); }
 .plans text.rank { fill: #fff; font-size: 11px; font-weight: 700; pointer-events: none; }
 .plans .open + text.rank { fill: var(--ink); }

@@ -82,7 +82,8 @@ def test_nothing_that_fits_ends_with_status_2_and_the_nearest(
     ("options", "said"),
     [
         (["--rate", "fast"], "`--rate` must be samples a second such as 20000, 20k or 1.5M, got 'fast'"),
-        (["--loss", "2"], "`--loss` must be a share such as 0.5% or 0.005, got '2'"),
+        (["--loss", "0.005"], "`--loss` must be a share in percent such as 0.5%, got '0.005'"),
+        (["--loss", "101%"], "`--loss` must be at least 0% and at most 100%, such as 0.5%, got '101%'"),
         (["--latency", "0"], "`--latency` must be a positive time such as 400us"),
         (["--device", "xc7"], "`--device` must be one of ecp5-25k"),
         (["--device", "xc7a35t", "--latency", "40us"], "`latency` is in seconds and needs a clock"),

@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 
 from stoker.core.errors import ToolError
-from stoker.deploy.hardware.activity import activity
+from stoker.deploy.hardware.activity import activity, engine_activity
 from stoker.deploy.hardware.designing import chosen_foldings
+from stoker.deploy.hardware.engines import write_model
 from stoker.deploy.hardware.verification import random_samples
+from stoker.deploy.rtl.engine.compiling import least_engine
+from stoker.deploy.rtl.engine.files import engine_units
 from stoker.deploy.rtl.generate import write_design
 from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.tools.activity import counted
+from stoker.records.deploy.hardware import DesignActivity
 from tests.deploy.hardware.live import needs_verilator
 from tests.deploy.rtl.nets import NetBuilder
 
@@ -68,3 +72,39 @@ def test_what_stays_changes_less_than_what_alternates(tmp_path: Path) -> None:
     assert all(one.changes <= two.changes for one, two in zip(least.units, most.units, strict=True))
     again = activity(structure, tmp_path / "design", inputs["random"], kept_in=tmp_path / "kept")
     assert again == found["random"]
+
+
+def test_units_of_an_engine_are_those_of_its_text() -> None:
+    units = engine_units()
+    assert units["multipliers"] == "engine_array"
+    assert units["law"] == "engine_requantise"
+    assert [name for name, module in units.items() if module == "engine_bank"] == [
+        "program_bank", "weight_bank", "table_bank", "scale_bank"
+    ]  # fmt: skip
+    assert len(units) == 15
+
+
+@pytest.mark.integration
+@pytest.mark.slow("compiles a simulator that counts")
+@needs_verilator
+def test_what_changes_in_an_engine_is_counted_from_the_first_sample_on(tmp_path: Path) -> None:
+    net = NetBuilder(0)
+    source = net.input((4,), 4)
+    graph = net.graph(net.dense(source, 4, 4, weight_bits=4))
+    write_model(graph, least_engine(graph, 2).shape, tmp_path / "engine")
+    alternating = np.tile(np.array([[7, -8, 7, -8], [-8, 7, -8, 7]], np.int32), (SAMPLES, 1))
+
+    def counted_of(numbers: np.ndarray) -> DesignActivity:
+        return engine_activity(graph, tmp_path / "engine", {source: numbers}, kept_in=tmp_path / "kept")
+
+    found, constant = counted_of(alternating), counted_of(np.zeros((SAMPLES, 4), np.int32))
+    assert found.samples == 16  # of more that were sent
+    assert sum(unit.share_frac for unit in found.units) == pytest.approx(1)
+    assert sum(unit.changes for unit in found.units) == pytest.approx(found.changes)
+    changes = {unit.unit: unit.changes for unit in found.units}
+    assert set(changes) == {*engine_units(), ""}
+    assert all(changes[name] > 0 for name in ("multipliers", "lanes", "law", "data", "weight_bank", ""))
+    by_constant = {unit.unit: unit.changes for unit in constant.units}
+    assert by_constant["multipliers"] < changes["multipliers"]
+    # As many in each sample, however many: loading the model would change them much.
+    assert counted_of(alternating[:8]).changes == pytest.approx(found.changes, rel=0.1)

@@ -21,9 +21,11 @@ from stoker.deploy.search.solving import order_of
 from stoker.deploy.tools.devices import Fpga, fpga
 from stoker.records.deploy.search import SearchReport
 from stoker.ui.deploy.search_html import render_search_page
+from stoker.ui.deploy.search_plots import draw_designs
 from stoker.ui.deploy.search_text import render_search
 from tests.deploy.rtl.nets import any_net, residual_digits
 from tests.deploy.search.unplaced import unplaced_model
+from tests.ui.drawn import labels_of, lines_of
 
 SMALL = fpga("ecp5-25k")
 MODEL = model_of(SMALL)
@@ -121,6 +123,19 @@ def test_a_report_is_read_again_by_its_package_alone(tmp_path: Path) -> None:
     for words in ("sets the pace", "combinations of foldings as fast", "line buffer"):
         assert words in page
         assert words in text or words == "line buffer"
+
+
+@pytest.mark.parametrize("rate", [300.0, 3000.0, 8000.0, 900_000.0, 0.0])
+def test_no_label_of_the_plot_crosses_a_line_or_another(rate: float) -> None:
+    wanted = DesignLimits(rate_per_s=rate)
+    drawing = draw_designs(report_of(search([digits()], wanted), wanted, SMALL))
+    labels = labels_of(drawing)
+    assert set(labels) >= {"ecp5-25k", "nearest" if rate == 900_000.0 else "pick"}
+    assert ("rate" in labels) == bool(rate)
+    lines = [*lines_of(drawing, "limit"), *lines_of(drawing, "stairs")]
+    assert len(lines) > 2
+    assert not [name for name, room in labels.items() if any(map(room.meets, lines))]
+    assert not [pair for pair in itertools.combinations(labels, 2) if labels[pair[0]].meets(labels[pair[1]])]
 
 
 def test_without_a_clock_times_are_cycles_and_with_a_stated_one_seconds() -> None:

@@ -68,7 +68,7 @@ def _steps(arguments: argparse.Namespace, quantising: list[str]) -> Iterator[lis
     package = pick.package
     yield ["rtl", package, "--folding", found, "--out", design]
     test = ["--data", arguments.test] if arguments.test else []
-    counting = ["--activity"] if arguments.activity and not pick.engine else []
+    counting = ["--activity"] if arguments.activity else []
     yield ["verify", package, "--design", design, *test, *counting]
     yield ["fit", design, "--device", arguments.device]
 

@@ -16,7 +16,7 @@ from stoker.core.errors import ConfigError
 from stoker.deploy.hardware.activity import read_activity
 from stoker.deploy.hardware.engines import fit_engine
 from stoker.deploy.hardware.fitting import fit
-from stoker.deploy.rtl.engine.files import is_engine
+from stoker.deploy.rtl.engine.files import is_engine, read_engine
 from stoker.deploy.rtl.generate import read_design
 from stoker.deploy.tools.devices import FPGAS, fpga
 from stoker.ui.deploy.hardware_text import render_fit
@@ -46,17 +46,15 @@ def main(argv: list[str]) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
-        engine = is_engine(arguments.design)
-        placed = fit_engine if engine else fit
+        placed, read = (fit_engine, read_engine) if is_engine(arguments.design) else (fit, read_design)
         found = placed(arguments.design, fpga(arguments.device), limit_s=arguments.limit, seed=arguments.seed)
-        if not engine:
-            found = structs.replace(found, activity=read_activity(read_design(arguments.design).digest))
+        found = structs.replace(found, activity=read_activity(read(arguments.design).digest))
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if arguments.json:
         print_json(found)
     else:
-        sys.stdout.write(render_fit(found, style_for(sys.stdout, os.environ), "" if engine else _counting(arguments)))
+        sys.stdout.write(render_fit(found, style_for(sys.stdout, os.environ), _counting(arguments)))
     return 0
 
 

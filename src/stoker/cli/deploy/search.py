@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from stoker.cli.arguments import Parser, duration
+from stoker.cli.arguments import Parser, duration, share
 from stoker.cli.output import json_of, print_json, write_text
 from stoker.core.errors import ConfigError
 from stoker.deploy.hardware.activity import read_activity
@@ -159,7 +159,7 @@ def add_limits(parser: Parser) -> None:
     add("--latency", type=duration("400us"), metavar="TIME", help="most, of a sample through an empty design")
     add("--rate", type=_rate, metavar="N", help="least samples a second, such as 20k")
     add(
-        "--loss", type=_share, metavar="SHARE",
+        "--loss", type=share("0.5%", with_none=True, with_all=True), metavar="SHARE",
         help="most decisions that may differ from float, such as 0.5%%, as the package's samples measured",
     )  # fmt: skip
     add(
@@ -224,17 +224,6 @@ def _clock(text: str) -> float:
     value = float(found["number"]) if found else 0.0
     if not value:
         raise argparse.ArgumentTypeError(f"must be a clock in MHz such as 100MHz, got {text!r}")
-    return value
-
-
-def _share(text: str) -> float:
-    number, percent = (text[:-1], 100.0) if text.endswith("%") else (text, 1.0)
-    try:
-        value = float(number) / percent
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"must be a share such as 0.5% or 0.005, got {text!r}")
     return value
 
 

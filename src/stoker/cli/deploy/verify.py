@@ -20,7 +20,7 @@ from stoker.core.code.definitions import load_function, parted
 from stoker.core.errors import ConfigError
 from stoker.deploy.batches import parts_of
 from stoker.deploy.engines.ends import taken
-from stoker.deploy.hardware.activity import activity, keep_activity
+from stoker.deploy.hardware.activity import activity, engine_activity, keep_activity
 from stoker.deploy.hardware.designing import chosen_foldings, design
 from stoker.deploy.hardware.engines import verify_engine, write_model
 from stoker.deploy.hardware.host_inputs import device_inputs
@@ -34,7 +34,7 @@ from stoker.deploy.rtl.generate import read_design
 from stoker.deploy.rtl.updating import update_of
 from stoker.deploy.search.report import engine_of, foldings_of, read_pick
 from stoker.deploy.tools.devices import FPGAS, fpga
-from stoker.records.deploy.hardware import VerifiedNetlist
+from stoker.records.deploy.hardware import DesignActivity, VerifiedNetlist
 from stoker.ui.deploy.hardware_text import render_verification
 from stoker.ui.terminal import style_for
 
@@ -95,9 +95,8 @@ def main(argv: list[str]) -> int:
                 raise ConfigError("`--update` is of a dataflow design; an engine takes another model as a program")
             if other is not None:  # before the build: what does not fit is known at once
                 update_of(read_design(folder), other.graph, other.digest)
-            if (arguments.netlist or arguments.activity) and is_engine(folder):
-                which = "--netlist" if arguments.netlist else "--activity"
-                raise ConfigError(f"`{which}` is of a dataflow design, and `{folder}` holds an engine; leave it out")
+            if arguments.netlist and is_engine(folder):
+                raise ConfigError(f"`--netlist` is of a dataflow design, and `{folder}` holds an engine; leave it out")
             proven = verify_engine if is_engine(folder) else verify
             found = proven(package.graph, folder, inputs, limit_s=arguments.limit)
             if other is not None:
@@ -107,11 +106,7 @@ def main(argv: list[str]) -> int:
                 cells = _netlist(package.graph, folder, inputs, arguments)
                 found = structs.replace(found, netlist=cells)
             if arguments.activity:
-                structure = structure_of(package.graph, read_design(folder))
-                sent = device_inputs(package.graph, structure.host_tables, inputs)
-                changes = activity(structure, folder, sent, limit_s=arguments.limit)
-                keep_activity(read_design(folder).digest, changes)
-                found = structs.replace(found, activity=changes)
+                found = structs.replace(found, activity=_activity(package.graph, folder, inputs, arguments.limit))
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if arguments.json:
@@ -119,6 +114,19 @@ def main(argv: list[str]) -> int:
     else:
         sys.stdout.write(render_verification(found, style_for(sys.stdout, os.environ)))
     return 0 if found.equal else 1
+
+
+def _activity(
+    graph: IntegerGraph, folder: Path, inputs: Mapping[str, Integers], limit_s: float
+) -> DesignActivity:  # fmt: skip
+    """What changes in a design or an engine, which is kept for reports of it."""
+    if is_engine(folder):
+        digest, found = read_engine(folder).digest, engine_activity(graph, folder, inputs, limit_s=limit_s)
+    else:
+        digest, structure = read_design(folder).digest, structure_of(graph, read_design(folder))
+        found = activity(structure, folder, device_inputs(graph, structure.host_tables, inputs), limit_s=limit_s)
+    keep_activity(digest, found)
+    return found
 
 
 def _netlist(

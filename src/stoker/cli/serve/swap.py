@@ -11,8 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from stoker.cli.arguments import Parser, amount, duration
-from stoker.cli.serve.arguments import share
+from stoker.cli.arguments import Parser, amount, duration, share
 from stoker.core.errors import ServingError
 from stoker.wire.secrets import load_secrets
 
@@ -100,7 +99,13 @@ def _parser() -> Parser:
     add("model", metavar="MODEL", help="name of the model")
     add("source", metavar="SOURCE", help="where the new version is")
     add("--url", default="http://127.0.0.1:8000", help="of the service (default: http://127.0.0.1:8000)")
-    add("--canary", type=share, default=0.1, metavar="SHARE", help="of the requests at first (default: 10%%)")
+    add(
+        "--canary",
+        type=share("10%", with_all=True),
+        default=0.1,
+        metavar="SHARE",
+        help="of the requests at first (default: 10%%)",
+    )
     add("--for", dest="hold", type=duration("5s"), default=5.0, metavar="TIME", help="for so long (default: 5s)")
     add("--slowdown", type=amount(0.01, 1e6), metavar="X", help="refuse a version that takes X times as long")
     add("--token-file", metavar="FILE", help="token of the service")

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from stoker.core.errors import ToolError
 from stoker.deploy.hardware.verification import problem_of
-from stoker.deploy.ir.graph import Integers
+from stoker.deploy.ir.graph import IntegerGraph, Integers
+from stoker.deploy.rtl.engine.ends import beats_of
+from stoker.deploy.rtl.engine.files import engine_units, read_engine
 from stoker.deploy.rtl.generate import read_design
 from stoker.deploy.rtl.structure import Structure
-from stoker.deploy.tools.activity import changes
+from stoker.deploy.tools.activity import changes, engine_changes
 from stoker.deploy.tools.kept import default_folder
 from stoker.records.deploy.hardware import DesignActivity, UnitActivity
 
 _AROUND = ""
+_ENGINE_SAMPLES = 16
+"""All bits of an engine are looked at in each of its many cycles."""
 
 
 class _KeptActivity(msgspec.Struct, frozen=True):
@@ -50,13 +55,44 @@ def activity(
     samples = len(next(iter(inputs.values())))
     if problem := problem_of(outcome, description, samples):
         raise ToolError(f"`{design}` must answer each sample: {problem}")
-    units = {name: node for name, node in structure.nodes.items() if node.module}
-    around = sum(count for name, count in found.items() if name not in units)
+    return _told(
+        found, samples, [(name, node.layer, node.module) for name, node in structure.nodes.items() if node.module]
+    )
+
+
+def engine_activity(
+    graph: IntegerGraph, folder: Path, inputs: Mapping[str, Integers], *, kept_in: Path | None = None,
+    limit_s: float = 3600.0,
+) -> DesignActivity:  # fmt: skip
+    """The same of a model on an engine, over the first few samples, without the changes of loading it.
+
+    Its units work for all layers in turn, so they have none.
+
+    Args:
+        graph: of the model.
+        folder: of the engine with the model.
+        inputs: input values by name, each (samples, …).
+        kept_in: where simulators are kept; the user's cache by default.
+        limit_s: for the run, and for a step of the build.
+
+    Raises:
+        MissingExtraError: Verilator is not installed.
+        ToolError: a tool fails or takes too long, or the engine does not answer each sample.
+        ValueError: the folder holds no engine.
+    """
+    description = read_engine(folder)
+    words = beats_of(graph, {name: array[:_ENGINE_SAMPLES] for name, array in inputs.items()}, description.shape.lanes)
+    found, outcome = engine_changes(folder, words, kept_in, limit_s=limit_s)
+    if problem := problem_of(outcome, description, len(words)):
+        raise ToolError(f"`{folder}` must answer each sample: {problem}")
+    return _told(found, len(words), [(name, "", module) for name, module in engine_units().items()])
+
+
+def _told(found: Counter[str], samples: int, units: Iterable[tuple[str, str, str]]) -> DesignActivity:
+    """Counts of instances as those of units, each an instance, a layer and a module, and of what lies around them."""
+    counts = [(name, layer, module, found[name]) for name, layer, module in units]
     whole = found.total()
-    counts = [
-        *((name, node.layer, node.module, found[name]) for name, node in units.items()),
-        (_AROUND, "", "", around),
-    ]
+    counts.append((_AROUND, "", "", whole - sum(count for *_, count in counts)))
     return DesignActivity(
         samples=samples, changes=whole / samples,
         units=tuple(

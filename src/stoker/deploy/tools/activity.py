@@ -8,9 +8,13 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stoker.core.errors import ToolError
 from stoker.deploy.ir.graph import Integers
 from stoker.deploy.rtl.generate import DesignDescription
+from stoker.deploy.tools.engine_simulation import EngineOutcome, engine_simulator, simulate_words_in
 from stoker.deploy.tools.simulation import Outcome, simulate_in
 from stoker.deploy.tools.verilator import simulator
 
@@ -18,7 +22,9 @@ _POINT = re.compile(r"^C '(.*)' (\d+)$")
 _EVERYWHERE = ("aclk", "clk", "aresetn", "rst")
 """They change in each cycle, or never."""
 _WORD = "]["
-"""Bits of a memory's words: large ones are not counted there, so small ones are not either."""
+"""Bits of a memory's words: large ones are not counted there, so small ones and arrays of registers are not."""
+_ENGINE = "machine"
+"""The instance whose units an engine's are."""
 
 
 def changes(
@@ -46,8 +52,18 @@ def changes(
         return counted((Path(name) / "activity.dat").read_text(encoding="utf-8"), description.top), outcome
 
 
+def engine_changes(
+    folder: Path, words: NDArray[np.uint16], kept_in: Path | None = None, *, limit_s: float = 3600.0
+) -> tuple[Counter[str], EngineOutcome]:
+    """The same for words that are sent to an engine, by instance in it, without those of loading its model."""
+    program = engine_simulator(folder, kept_in, kind="activity", limit_s=limit_s)
+    with tempfile.TemporaryDirectory(prefix="stoker-activity-") as name:
+        outcome = simulate_words_in(Path(name), program, folder, words, limit_s=limit_s)
+        return counted((Path(name) / "activity.dat").read_text(encoding="utf-8"), _ENGINE), outcome
+
+
 def counted(text: str, top: str) -> Counter[str]:
-    """Counts of a coverage file by instance of the top module.
+    """Counts of a coverage file by instance inside another, such as the top module.
 
     Raises:
         ToolError: it has none.

@@ -1,7 +1,7 @@
 // Drives a Verilated engine: loads a model over AXI4-Lite, sends samples from a file and keeps what comes back, with random
 // pauses on both sides if asked for. A second model may be loaded while samples are answered, a word a cycle. Watches the
 // protocol of the output. `ports.hpp` says how many bytes a word of the streams has; one line of JSON goes to standard
-// output.
+// output. Where changes of bits are counted, those from the first sample on are left in FOLDER/activity.dat.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +14,9 @@
 #include "ports.hpp"
 #include "streams.hpp"
 #include "verilated.h"
+#if VM_COVERAGE
+#include "verilated_cov.h"
+#endif
 
 namespace {
 
@@ -111,6 +114,9 @@ int main(int argc, char** argv) {
     top->s_axi_awaddr = 0x08, top->s_axi_wdata = 0, top->s_axi_awvalid = top->s_axi_wvalid = 1;
     bench.settle(), bench.edge();
 
+#if VM_COVERAGE
+    bench.context.coveragep()->zero();  // loading the model does not count
+#endif
     Random random(seed);
     const uint64_t begun = bench.cycle;
     uint64_t idle = 0, next_in = 0;
@@ -149,6 +155,10 @@ int main(int argc, char** argv) {
     }
     top->s0_axis_tvalid = 0;
     top->s_axi_awvalid = top->s_axi_wvalid = 0;
+#if VM_COVERAGE
+    bench.context.coveragep()->forcePerInstance(true);
+    bench.context.coveragep()->write(folder + "/activity.dat");
+#endif
 
     const uint64_t cycles = bench.cycle - begun;
     const uint32_t status = bench.read_register(0x08), counted_in = bench.read_register(0x10), counted_out = bench.read_register(0x14);

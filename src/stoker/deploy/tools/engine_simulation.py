@@ -16,7 +16,7 @@ from stoker.deploy.rtl.engine.ends import beats_of, values_of
 from stoker.deploy.rtl.engine.files import PROGRAM, EngineDescription, read_engine
 from stoker.deploy.tools.running import run_tool
 from stoker.deploy.tools.simulation import Outcome, Stalls
-from stoker.deploy.tools.verilator import lint_files, simulator_of
+from stoker.deploy.tools.verilator import SimulatorKind, lint_files, simulator_of
 
 _WATCHDOG_CYCLES = 1 << 20
 _NEVER = 1 << 62
@@ -51,15 +51,17 @@ def lint_engine(folder: Path, *, limit_s: float) -> None:
     lint_files(folder, description.top, description.files, limit_s=limit_s)
 
 
-def engine_simulator(folder: Path, kept_in: Path | None = None, *, limit_s: float = 600.0) -> Path:
+def engine_simulator(
+    folder: Path, kept_in: Path | None = None, *, kind: SimulatorKind = "design", limit_s: float = 600.0
+) -> Path:
     """The program that simulates an engine, the same for all models; built now if it is not kept.
 
-    Errors of `verilator.simulator`.
+    Arguments and errors of `verilator.simulator`.
     """
     description = read_engine(folder)
     ports = f"#define DESIGN_BYTES {2 * description.shape.lanes}\n#define DESIGN_WATCHDOG {_WATCHDOG_CYCLES}ULL\n"
     harness = Path(__file__).with_name("engine_harness.cpp")
-    return simulator_of(folder, description.top, description.files, harness, ports, kept_in, limit_s=limit_s)
+    return simulator_of(folder, description.top, description.files, harness, ports, kept_in, kind=kind, limit_s=limit_s)
 
 
 def simulate_engine(
@@ -93,26 +95,34 @@ def simulate_words(
     update: LoadedModel | None = None, limit_s: float = 3600.0,
 ) -> tuple[NDArray[np.uint16], EngineOutcome]:  # fmt: skip
     """The same for words of the streams: (samples, words, lanes) in and out."""
-    chosen, description = stalls or Stalls(), read_engine(folder)
-    samples, after = len(words), _NEVER if update is None else update.after
     with tempfile.TemporaryDirectory(prefix="stoker-simulation-") as name:
         made = Path(name)
-        (made / "in.bin").write_bytes(words.tobytes())
-        (made / "model.bin").write_bytes((folder / PROGRAM).read_bytes())
-        if update is not None:
-            (made / "update.bin").write_bytes((update.folder / PROGRAM).read_bytes())
-        numbers = samples, chosen.seed, chosen.before, chosen.after, description.words_in, description.words_out, after
-        line = run_tool(
-            [str(program), name, *map(str, numbers)],
-            folder=folder,
-            limit_s=limit_s,
-            doing=f"simulating {samples} samples",
-        )
-        try:
-            outcome = msgspec.json.decode(line.splitlines()[-1], type=EngineOutcome)
-        except (IndexError, msgspec.DecodeError) as error:
-            raise ToolError(f"`{program}` must end with a line of JSON, got {line.strip()[-500:]!r}") from error
-        return _words((made / "out.bin").read_bytes(), description), outcome
+        outcome = simulate_words_in(made, program, folder, words, stalls=stalls, update=update, limit_s=limit_s)
+        return _words((made / "out.bin").read_bytes(), read_engine(folder)), outcome
+
+
+def simulate_words_in(
+    made: Path, program: Path, folder: Path, words: NDArray[np.uint16], *, stalls: Stalls | None = None,
+    update: LoadedModel | None = None, limit_s: float = 3600.0,
+) -> EngineOutcome:  # fmt: skip
+    """The same in a folder, where the harness's files stay."""
+    chosen, description = stalls or Stalls(), read_engine(folder)
+    samples, after = len(words), _NEVER if update is None else update.after
+    (made / "in.bin").write_bytes(words.tobytes())
+    (made / "model.bin").write_bytes((folder / PROGRAM).read_bytes())
+    if update is not None:
+        (made / "update.bin").write_bytes((update.folder / PROGRAM).read_bytes())
+    numbers = samples, chosen.seed, chosen.before, chosen.after, description.words_in, description.words_out, after
+    line = run_tool(
+        [str(program), str(made), *map(str, numbers)],
+        folder=folder,
+        limit_s=limit_s,
+        doing=f"simulating {samples} samples",
+    )
+    try:
+        return msgspec.json.decode(line.splitlines()[-1], type=EngineOutcome)
+    except (IndexError, msgspec.DecodeError) as error:
+        raise ToolError(f"`{program}` must end with a line of JSON, got {line.strip()[-500:]!r}") from error
 
 
 def _words(data: bytes, description: EngineDescription) -> NDArray[np.uint16]:

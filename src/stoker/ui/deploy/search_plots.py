@@ -8,15 +8,16 @@ from stoker.core.units import format_seconds
 from stoker.records.deploy.search import DesignRow, LayerRow, SearchReport
 from stoker.ui.deploy.search_words import RESOURCES, write_figures, write_structure
 from stoker.ui.drawing.fronts import (
+    WORDS_APART,
     Axis,
     PlotPlace,
     draw_field,
-    draw_limits,
     draw_line,
     draw_mark,
     draw_stairs,
     draw_text,
 )
+from stoker.ui.drawing.labels import Labels, around, draw_limits
 from stoker.ui.html_page import BarPart, draw_bar
 
 _CLASSES = ("c5", "c1", "c3", "c0", "c4", "c2")
@@ -49,24 +50,28 @@ def draw_designs(report: SearchReport) -> str:
     for row in report.front:
         if not stairs or row.share < stairs[-1].share:
             stairs.append(row)
+    steps = [_at(row, place) for row in stairs]
+    labels = Labels()
+    labels.avoid_stairs(steps)
+    for row in rows:
+        labels.avoid_mark(*_at(row, place))
+    limits = draw_limits(place.x(interval) if interval else None, place.y(100.0), "rate", report.limits.device, labels)
+    pick = ""
+    if shown is not None:
+        pick = labels.draw("pick" if report.pick else "nearest", around(*_at(shown, place), 14, 10, 20), kind="name")
     body = [
-        draw_limits(place.x(interval) if interval else None, place.y(100.0), "rate", report.limits.device),
         _grid(place, cycles=cycles),
-        draw_stairs(_at(row, place) for row in stairs),
+        limits,  # their names are not to be crossed by the grid
+        draw_stairs(steps),
         *(_mark(row, place, f"dot {_class(row, classes)}", 5) for row in own if row not in report.front),
         *(_mark(row, place, f"best {_class(row, classes)}", 6) for row in report.front),
-        *(_name(row, place) for row in own if row != shown),
+        *(_name(row, place, labels) for row in own if row != shown),
         draw_text(100, 100, "cycles between two samples" if cycles else "between two samples", dy=34, anchor="end"),
     ]
     if shown is not None:
         kind = "best" if report.pick else "best open"
         body.append(_mark(shown, place, f"{kind} {_class(shown, classes)}", 10))
-        x, y = _at(shown, place)
-        right = x < 70
-        body.append(
-            draw_text(x, y, "pick" if report.pick else "nearest", dx=14 if right else -14, dy=-10, kind="name",
-                      anchor="start" if right else "end")
-        )  # fmt: skip
+        body.append(pick)
     return draw_field("Interval of designs and their share of the device; the front is the line", body)
 
 
@@ -93,10 +98,11 @@ def _label(frac: float) -> str:
     return f"{100 * frac:.0f} %" if frac >= _LEAST_LABEL else ""
 
 
-def _name(row: DesignRow, place: PlotPlace) -> str:
-    """The size of an engine, next to its mark."""
-    x, y = _at(row, place)
-    return draw_text(x, y, f"{row.engine['lanes']} lanes", dx=7, dy=-8) if row.engine else ""
+def _name(row: DesignRow, place: PlotPlace, labels: Labels) -> str:
+    """The size of an engine next to its mark, where there is room; the mark says it, too."""
+    if not row.engine:
+        return ""
+    return labels.draw(f"{row.engine['lanes']} lanes", around(*_at(row, place), 7, 8, 16), optional=True)
 
 
 def _class(row: DesignRow, classes: dict[tuple[str, str], str]) -> str:
@@ -128,7 +134,7 @@ def _lines(place: PlotPlace, *, cycles: bool) -> Iterable[str]:
         y = place.y(value)
         yield draw_line("grid", 0, y, 100, y)
         yield draw_text(0, y, f"{value:g} %", dx=-8, dy=4, anchor="end")
-    for value in place.across.ticks(_TICKS_CYCLES if cycles else _TICKS_S):
+    for value in place.across.ticks(_TICKS_CYCLES if cycles else _TICKS_S, WORDS_APART):
         x = place.x(value)
         yield draw_line("grid", x, 0, x, 100)
         yield draw_text(x, 100, f"{value:,.0f}" if cycles else format_seconds(value), dy=18, anchor="middle")

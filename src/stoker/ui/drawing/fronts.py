@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-_LEAST_TICK_PERCENT = 9.0
-"""Labels of an axis stand at least so far apart."""
+NUMBERS_APART, WORDS_APART = 9.0, 13.0
+"""Labels of an axis stand at least so many percents apart: above one another, and next to one another."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Axis:
         share = math.log(value / self.low) / math.log(self.high / self.low)
         return 100 * min(1.0, max(0.0, share))
 
-    def ticks(self, wanted: Iterable[float]) -> list[float]:
-        """Ticks inside the range, none too close to the previous one."""
+    def ticks(self, wanted: Iterable[float], apart: float = NUMBERS_APART) -> list[float]:
+        """Ticks inside the range, none less than so many percents from the previous one."""
         kept: list[float] = []
         for value in wanted:
             inside = self.low <= value <= self.high
-            if inside and (not kept or self.percent(value) - self.percent(kept[-1]) >= _LEAST_TICK_PERCENT):
+            if inside and (not kept or self.percent(value) - self.percent(kept[-1]) >= apart):
                 kept.append(value)
         return kept
 
@@ -87,29 +87,6 @@ def draw_stairs(places: Iterable[tuple[float, float]]) -> str:
     parts: list[str] = []
     for (x1, y1), (x2, y2) in itertools.pairwise(places):
         parts += [draw_line("stairs", x1, y1, x2, y1), draw_line("stairs", x2, y1, x2, y2)]
-    return "".join(parts)
-
-
-def draw_limits(x: float | None, y: float | None, across: str, up: str) -> str:
-    """The region that two limits allow, below and left of their lines; None for a limit that there is not.
-
-    Args:
-        x: place of the limit of what goes across, in percents.
-        y: place of that of what goes up.
-        across: what the former is called.
-        up: the latter.
-    """
-    if x is None and y is None:
-        return ""
-    right, top = 100.0 if x is None else x, 0.0 if y is None else y
-    parts = [f'<rect class="allowed" x="0" y="{top:.2f}%" width="{right:.2f}%" height="{100 - top:.2f}%"/>']
-    if x is not None:
-        inside = x < 85
-        parts.append(draw_line("limit", x, 0, x, 100))
-        parts.append(draw_text(x, 0, across, dx=6 if inside else -6, dy=13, anchor="start" if inside else "end"))
-    if y is not None:
-        parts.append(draw_line("limit", 0, y, 100, y))
-        parts.append(draw_text(100, y, up, dx=-4, dy=-6 if y > 8 else 14, anchor="end"))
     return "".join(parts)
 
 

@@ -26,31 +26,46 @@ static inline i32 requantised(i64 acc, i64 multiplier, const Requantiser& q) {
   return clamped(((acc * multiplier + ((i64(1) << q.shift) >> 1)) >> q.shift) + q.zero, q.low, q.high);
 }
 
-// Sixteen outputs at once; the compiler splits what the machine's registers cannot hold.
-template <class A> struct Lanes;
-template <> struct Lanes<float> { typedef float type __attribute__((vector_size(64), aligned(4), may_alias)); };
-template <> struct Lanes<double> { typedef double type __attribute__((vector_size(128), aligned(8), may_alias)); };
-constexpr int LANES = 16;
+// Outputs are computed a few of the machine's registers at once: with wider vectors than it has, compilers keep the
+// sums in memory.
+#if defined(__AVX512F__)
+constexpr int VECTOR_BYTES = 64, REGISTERS = 32;
+#elif defined(__AVX__)
+constexpr int VECTOR_BYTES = 32, REGISTERS = 16;
+#elif defined(__aarch64__)
+constexpr int VECTOR_BYTES = 16, REGISTERS = 32;
+#else
+constexpr int VECTOR_BYTES = 16, REGISTERS = 16;
+#endif
+template <class A> struct Vector;
+template <> struct Vector<float> {
+  typedef float type __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));
+};
+template <> struct Vector<double> {
+  typedef double type __attribute__((vector_size(VECTOR_BYTES), aligned(8), may_alias));
+};
+constexpr int LANES = 16;  // outputs are padded to a multiple, which is whole vectors of either type
 constexpr int padded_lanes(int n) { return (n + LANES - 1) / LANES * LANES; }
 
-// acc[p][o] = bias[o] + sum of x[p][...] * w[...][o] for P rows and M * LANES outputs. What a row sums over is
+// acc[p][o] = bias[o] + sum of x[p][...] * w[...][o] for P rows and M vectors of outputs. What a row sums over is
 // `outer` times `inner` runs of `length` numbers that lie together.
 template <class A, int P, int M>
 static inline void block(const A* const* rows, int outer, i64 outer_step, int inner, i64 inner_step, int length,
                          const A* w, const A* bias, int stride, A* acc) {
-  using V = typename Lanes<A>::type;
+  using V = typename Vector<A>::type;
+  constexpr int EACH = VECTOR_BYTES / sizeof(A);
   V sum[P][M];
 #pragma GCC unroll 8
   for (int p = 0; p < P; p++)
 #pragma GCC unroll 4
-    for (int m = 0; m < M; m++) sum[p][m] = *reinterpret_cast<const V*>(bias + m * LANES);
+    for (int m = 0; m < M; m++) sum[p][m] = *reinterpret_cast<const V*>(bias + m * EACH);
   for (int i = 0; i < outer; i++)
     for (int j = 0; j < inner; j++) {
       const i64 at = i * outer_step + j * inner_step;
       for (int k = 0; k < length; k++, w += stride) {
 #pragma GCC unroll 4
         for (int m = 0; m < M; m++) {
-          const V weight = *reinterpret_cast<const V*>(w + m * LANES);
+          const V weight = *reinterpret_cast<const V*>(w + m * EACH);
 #pragma GCC unroll 8
           for (int p = 0; p < P; p++) sum[p][m] += weight * rows[p][at + k];
         }
@@ -59,17 +74,18 @@ static inline void block(const A* const* rows, int outer, i64 outer_step, int in
 #pragma GCC unroll 8
   for (int p = 0; p < P; p++)
 #pragma GCC unroll 4
-    for (int m = 0; m < M; m++) *reinterpret_cast<V*>(acc + p * stride + m * LANES) = sum[p][m];
+    for (int m = 0; m < M; m++) *reinterpret_cast<V*>(acc + p * stride + m * EACH) = sum[p][m];
 }
 
-// All outputs of P rows.
+// All outputs of P rows; half of the registers hold sums.
 template <class A, int P>
 static inline void blocks(const A* const* rows, int outer, i64 outer_step, int inner, i64 inner_step, int length,
                           const A* w, const A* bias, int stride, A* acc) {
+  constexpr int EACH = VECTOR_BYTES / sizeof(A), M = REGISTERS / 8;
   int o = 0;
-  for (; o + 2 * LANES <= stride; o += 2 * LANES)
-    block<A, P, 2>(rows, outer, outer_step, inner, inner_step, length, w + o, bias + o, stride, acc + o);
-  for (; o < stride; o += LANES)
+  for (; o + M * EACH <= stride; o += M * EACH)
+    block<A, P, M>(rows, outer, outer_step, inner, inner_step, length, w + o, bias + o, stride, acc + o);
+  for (; o < stride; o += EACH)
     block<A, P, 1>(rows, outer, outer_step, inner, inner_step, length, w + o, bias + o, stride, acc + o);
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from importlib import resources
 from pathlib import Path
 
@@ -33,6 +34,9 @@ _AXI_LITE = (
     ("input", 1, "bready"), ("input", 8, "araddr"), ("input", 1, "arvalid"), ("output", 1, "arready"),
     ("output", 32, "rdata"), ("output", 2, "rresp"), ("output", 1, "rvalid"), ("input", 1, "rready"),
 )  # fmt: skip
+
+
+_INSTANCE = re.compile(r"^    (\w+) #\([^;]*?\) (\w+) \(", re.MULTILINE)
 
 
 class EngineDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +71,12 @@ def netlist(shape: EngineShape) -> dict[str, str]:
     for name in _UNITS:
         found[f"{name}.sv"] = here.joinpath("engine", "units", f"{name}.sv").read_text(encoding="utf-8")
     return found | {f"{TOP}.sv": _top(shape)}
+
+
+def engine_units() -> dict[str, str]:
+    """Module of each unit of an engine, by the name of its instance."""
+    text = resources.files("stoker.deploy.rtl").joinpath("engine", "units", "engine.sv").read_text(encoding="utf-8")
+    return {name: module for module, name in _INSTANCE.findall(text)}
 
 
 def write_engine(graph: IntegerGraph, image: ModelImage, folder: Path, source: str = "") -> EngineDescription:
