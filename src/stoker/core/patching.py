@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Hashable, Mapping, MutableMapping
+from collections.abc import Callable, Hashable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
@@ -60,6 +60,10 @@ class _Item:
         return f"{self.name}[{getattr(self.key, '__qualname__', repr(self.key))}]"
 
 
+set_class: Callable[[Any, type[Any]], None] = vars(object)["__class__"].__set__
+"""Gives an object a class, whatever the object takes an assignment to ``__class__`` for."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Class:
     """The class of an object."""
@@ -70,7 +74,7 @@ class _Class:
         return cast("type[Any]", type(self.owner))
 
     def put(self, value: Any) -> None:
-        self.owner.__class__ = value
+        set_class(self.owner, value)
 
     def __str__(self) -> str:
         return f"class of a {type(self.owner).__qualname__}"

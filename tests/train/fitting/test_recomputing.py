@@ -113,6 +113,23 @@ def test_a_saved_model_loads_where_stoker_is_not(tmp_path: Path) -> None:
     assert equal(pickle.loads(kept), model)
     assert b"stoker" not in (tmp_path / "model.pt").read_bytes()
     assert equal(torch.load(tmp_path / "model.pt", weights_only=False), model)
+    with torch.serialization.safe_globals([nn.Sequential, nn.Linear, nn.ReLU, set]):
+        assert equal(torch.load(tmp_path / "model.pt", weights_only=True), model)
+
+
+def test_who_derives_from_its_class_gets_one_that_repeats_too() -> None:
+    model = Block(8)
+    with Patches("test") as patches, LiveBytes() as live:
+        recompute(model, "nothing", patches)
+        kind = model.__class__
+        assert kind is Block
+        model.__class__ = type("Sharded", (kind,), {"sharded": True})
+        assert model.sharded  # type: ignore[attr-defined]
+        out = model(torch.randn(512, 8, requires_grad=True))
+        assert live.now < 4 * out.numel() * out.element_size(), "what is between is not kept"
+        out.sum().backward()
+        model.__class__ = Block
+    assert type(model) is Block
 
 
 @pytest.mark.slow("a python that has torch and not stoker")

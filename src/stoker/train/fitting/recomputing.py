@@ -9,7 +9,6 @@ weights. The new class is not to be seen in files: the object is pickled, and co
 from __future__ import annotations
 
 import contextlib
-import copyreg
 import functools
 import weakref
 from collections.abc import Callable, Generator
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from stoker.core.patching import Patches
+from stoker.core.patching import Patches, set_class
 from stoker.records.fitting import Keeps
 from stoker.train.fitting.remembering import Given, holds_objects
 from stoker.train.torch_private import buffers_of, has_hooks
@@ -108,21 +107,35 @@ def _remembering(
 
 
 def derived(original: type[nn.Module], forward: Callable[..., Any]) -> type[nn.Module]:
-    """A class that calls another ``forward``, and whose objects are copied and saved as those of the original one."""
+    """A class that calls another ``forward``, and whose objects are copied and saved as those of the original one.
+
+    They say that they are of the original class: pickle asks them before it writes them as python writes any object,
+    which ``torch.load`` reads without trust in functions. Who derives from what they say, as FSDP2 does, and gives them
+    the new class, gets one that calls this ``forward`` too.
+    """
+    plain = _plain.get(original, original)
 
     def reduce(self: nn.Module, protocol: Any) -> Any:
-        return _rebuild, (original, object, None), self.__getstate__()
+        function, (_, *given), *rest = object.__reduce_ex__(self, protocol)
+        return (function, (plain, *given), *rest)
+
+    def become(self: nn.Module, kind: type[Any]) -> None:
+        is_derived = issubclass(kind, plain) and kind is not plain and not issubclass(kind, made)
+        set_class(self, derived(kind, forward) if is_derived else kind)
 
     names = {
         "__module__": original.__module__, "__qualname__": original.__qualname__, "__doc__": original.__doc__,
         "forward": functools.wraps(original.forward)(forward), "__reduce_ex__": reduce,
+        "__class__": property(lambda _: plain, become),
     }  # fmt: skip
     make: Any = type(original)
-    return make(original.__name__, (original,), names)
+    made: type[nn.Module] = make(original.__name__, (original,), names)
+    _plain[made] = plain
+    return made
 
 
-_rebuild = copyreg._reconstructor  # pyright: ignore[reportAttributeAccessIssue]
-"""What pickle makes objects with that have no method that are private to them: known everywhere."""
+_plain: weakref.WeakKeyDictionary[type[nn.Module], type[nn.Module]] = weakref.WeakKeyDictionary()
+"""The program's class by that which is derived from it."""
 
 Contexts = tuple[contextlib.AbstractContextManager[Any], contextlib.AbstractContextManager[Any]]
 
