@@ -219,7 +219,8 @@ def _impostor(host: str, port: int) -> socket.socket:
     sock = socket.create_connection((host, port))
 
     def try_it() -> None:
-        with pytest.raises(Exception, match="refused"):
+        # Once all ranks are there, their doors close, before an answer if there was no time for one.
+        with pytest.raises(Exception, match=r"refused|closed the connection"):
             greeting.introduce(sock, Secrets({"default": bytes(32)}), b"card", "stoker-exchange-1", 5)
 
     threading.Thread(target=try_it, daemon=True).start()
