@@ -203,3 +203,22 @@ def test_a_prepared_process_that_was_killed_is_started_again(tmp_path: Path, mon
         os.kill(prepared, signal.SIGKILL)
         os.waitid(os.P_PID, prepared, os.WEXITED | os.WNOWAIT)
         assert run_child("answers", ["4"]) == 4
+
+
+@pytest.mark.integration
+def test_without_a_prepared_process_a_module_is_started_plainly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "answers.py").write_text(ANSWERS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "said = os.environ.get('SAID')\n"
+        "def fork(): raise OSError\n"
+        "if 'prepared' in ' '.join(sys.orig_argv):\n"
+        "    os.kill(os.getpid(), 9) if said == 'dies' else setattr(os, 'fork', fork)\n"
+    )
+    with children_are_forks():
+        for said, status in (("dies", 3), ("no room", 4)):
+            monkeypatch.setenv("SAID", said)
+            assert run_child("answers", [str(status)]) == status

@@ -119,17 +119,51 @@ def test_a_saved_model_loads_where_stoker_is_not(tmp_path: Path) -> None:
 
 def test_who_derives_from_its_class_gets_one_that_repeats_too() -> None:
     model = Block(8)
-    with Patches("test") as patches, LiveBytes() as live:
+    kept = 4 * 512 * 8 * 4
+
+    def alive() -> int:
+        with LiveBytes() as live:
+            out = model(torch.randn(512, 8, requires_grad=True))
+            found = live.now
+        out.sum().backward()
+        return found
+
+    assert alive() > kept
+    with Patches("test") as patches:
         recompute(model, "nothing", patches)
         kind = model.__class__
         assert kind is Block
         model.__class__ = type("Sharded", (kind,), {"sharded": True})
-        assert model.sharded  # type: ignore[attr-defined]
-        out = model(torch.randn(512, 8, requires_grad=True))
-        assert live.now < 4 * out.numel() * out.element_size(), "what is between is not kept"
-        out.sum().backward()
-        model.__class__ = Block
+        assert (model.sharded, alive() < kept) == (True, True)
+        model.__class__ = kind
+        assert alive() < kept
     assert type(model) is Block
+
+
+def test_a_class_with_another_forward_is_taken_as_it_is() -> None:
+    class Hundredfold(Block):
+        def forward(self, x: Tensor, *, scale: float = 1.0) -> Tensor:
+            return 100 * super().forward(x, scale=scale)
+
+    model, x = Block(8).eval(), torch.randn(4, 8)
+    with Patches("test") as patches:
+        recompute(model, "nothing", patches)
+        once = model(x)
+        model.__class__ = Hundredfold
+        assert torch.equal(model(x), 100 * once)
+
+
+def test_a_parametrization_comes_and_goes() -> None:
+    parametrize = nn.utils.parametrize
+    module = nn.Linear(4, 4)
+    with Patches("test") as patches:
+        recompute(module, "nothing", patches)
+        kind = type(module)
+        parametrize.register_parametrization(module, "weight", nn.Tanh())
+        assert torch.equal(module.weight, torch.tanh(module.parametrizations.weight.original))
+        parametrize.remove_parametrizations(module, "weight")
+        assert type(module) is kind
+    assert type(module) is nn.Linear
 
 
 @pytest.mark.slow("a python that has torch and not stoker")

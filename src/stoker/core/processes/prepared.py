@@ -26,7 +26,8 @@ _MOST_BYTES = 1 << 17
 class PreparedPython:
     """Runs modules as ``python -m`` does, each in a fork of one process that has imported them.
 
-    A module must have a function ``main`` without arguments, and importing it must start no thread.
+    A module must have a function ``main`` without arguments, and importing it must start no thread. One
+    thread uses it.
 
     Args:
         environ: of the process; it stays in today's working folder.
@@ -48,8 +49,10 @@ class PreparedPython:
         """Whether a process with this environment, started here and now, would be a fork of this one."""
         return self._process.poll() is None and self._environ == environ and self._folder == os.getcwd()
 
-    def run(self, module: str, arguments: Sequence[str], given: int) -> int:
+    def run(self, module: str, arguments: Sequence[str], given: int) -> int | None:
         """Runs a module and returns its status, which is negative for a signal. What it prints is an error.
+
+        None if it was not begun: this process is gone, or there is no room for another one.
 
         Args:
             module: as behind ``python -m``.
@@ -59,13 +62,13 @@ class PreparedPython:
         request = json.dumps([module, *arguments]).encode()
         child = -1
         try:
-            socket.send_fds(self._sock, [request], [given, 2])
-            answer, fds, _, _ = socket.recv_fds(self._sock, 64, 1)
-            child = fds[0] if fds else -1
-            if answer and (answer := self._sock.recv(64)):
+            fds = self._asked(request, given)
+            if not fds:
+                return None
+            child = fds[0]
+            if answer := self._sock.recv(64):
                 return os.waitstatus_to_exitcode(int(answer))
-            self._process.wait()
-            return self._process.returncode
+            return self._process.wait()  # the fork is gone with it
         except BaseException:
             self.close()
             if child >= 0:  # it writes into folders that are removed next
@@ -74,6 +77,14 @@ class PreparedPython:
         finally:
             if child >= 0:
                 os.close(child)
+
+    def _asked(self, request: bytes, given: int) -> list[int]:
+        """Sends a request; the fork's descriptor, if there is one."""
+        try:
+            socket.send_fds(self._sock, [request], [given, 2])
+            return socket.recv_fds(self._sock, 64, 1)[1]
+        except ConnectionError:
+            return []
 
     def close(self) -> None:
         """Ends the process, and the fork that runs."""
@@ -97,7 +108,10 @@ def _serve(sock: socket.socket) -> list[str]:
         importlib.import_module(words[0])
         gc.freeze()  # a collection in a fork would copy what this process has
         own_pid = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:  # too many processes, too little memory
+            pid = -1
         if not pid:
             die_with(own_pid)
             sock.close()
@@ -105,9 +119,13 @@ def _serve(sock: socket.socket) -> list[str]:
                 os.dup2(fd, place)
                 os.close(fd)
             os.dup2(2, 1)
+            sys.stdin = open(0, encoding=sys.stdin.encoding, errors=sys.stdin.errors, closefd=False)  # noqa: SIM115
             return words
         for fd in fds:
             os.close(fd)
+        if pid < 0:
+            sock.send(b"none")
+            continue
         handle = os.pidfd_open(pid)
         socket.send_fds(sock, [str(pid).encode()], [handle])
         os.close(handle)

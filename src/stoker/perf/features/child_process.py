@@ -47,7 +47,9 @@ def run_child(module: str, arguments: Sequence[str]) -> int:
 
     with cleaned_up(), input_for_child() as given:
         if _prepared and fits(module, arguments):
-            return _forked_from(environ).run(module, arguments, given)
+            status = _forked_from(environ).run(module, arguments, given)
+            if status is not None:
+                return status
         return subprocess.run(
             [sys.executable, "-m", module, *arguments], check=False, stdin=given, stdout=2, env=environ,
             preexec_fn=begin,

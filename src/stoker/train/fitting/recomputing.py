@@ -106,12 +106,20 @@ def _remembering(
     return again, tensors
 
 
-def derived(original: type[nn.Module], forward: Callable[..., Any]) -> type[nn.Module]:
+def derived(
+    original: type[nn.Module], forward: Callable[..., Any], first: type[nn.Module] | None = None
+) -> type[nn.Module]:
     """A class that calls another ``forward``, and whose objects are copied and saved as those of the original one.
 
     They say that they are of the original class: pickle asks them before it writes them as python writes any object,
-    which ``torch.load`` reads without trust in functions. Who derives from what they say, as FSDP2 does, and gives them
-    the new class, gets one that calls this ``forward`` too.
+    which ``torch.load`` reads without trust in functions. Who derives from what they say, as FSDP2 and parametrizations
+    do, and gives them the new class, gets one that calls this ``forward`` too; who gives them back the class that they
+    said they have, changes nothing.
+
+    Args:
+        original: the class.
+        forward: calls the original's.
+        first: what was derived first, of a class that was given to an object of it.
     """
     plain = _plain.get(original, original)
 
@@ -120,8 +128,12 @@ def derived(original: type[nn.Module], forward: Callable[..., Any]) -> type[nn.M
         return (function, (plain, *given), *rest)
 
     def become(self: nn.Module, kind: type[Any]) -> None:
-        is_derived = issubclass(kind, plain) and kind is not plain and not issubclass(kind, made)
-        set_class(self, derived(kind, forward) if is_derived else kind)
+        begun = first or made
+        if kind is _plain[begun]:
+            kind = begun
+        elif issubclass(kind, plain) and kind.forward is plain.forward:
+            kind = derived(kind, forward, begun)
+        set_class(self, kind)
 
     names = {
         "__module__": original.__module__, "__qualname__": original.__qualname__, "__doc__": original.__doc__,
