@@ -205,6 +205,7 @@ def measure(options: Options) -> Report:
     kinds = options.pick(tuple(KINDS), ("decoder", "deep"), ("deep",))
     counts = options.pick((2, 4), (2,), (2,))
     shares = options.pick((0.8, 0.6, 0.0), (0.7, 0.0), (0.6,))
+    setups = options.pick(tuple(_SETUPS), tuple(_SETUPS), ("ddp", "fsdp2, all", OTHER_BUCKETS))
     rows: list[list[str]] = []
     fitted: list[float] = []
     errors: list[float] = [0.0]
@@ -213,7 +214,7 @@ def measure(options: Options) -> Report:
     peaks: dict[tuple[str, int], dict[str, int]] = {}
     for kind in kinds:
         for ranks in counts:
-            hand = hand_on_ranks(ranks, kind, tuple(_SETUPS))
+            hand = hand_on_ranks(ranks, kind, setups)
             rounding = _far(hand.pop(OTHER_BUCKETS), hand["ddp"])
             peaks[kind, ranks] = {name: max(each["peak"] for each in found) for name, found in hand.items()}
             plain, least = peaks[kind, ranks]["ddp"], min(peaks[kind, ranks].values())
