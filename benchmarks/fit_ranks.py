@@ -226,7 +226,7 @@ def measure(options: Options) -> Report:
                 fitted.append(float(found is not None or not fits))
                 row = [kind, str(ranks), f"{share:.1f}" if share else "least", f"{budget / 1e6:.2f}", str(len(fits))]
                 if found is None:
-                    rows.append([*row, "refused", "", "", "", ""])
+                    rows.append(report.as_it_comes([*row, "refused", "", "", "", ""]))
                     continue
                 written, fit = found
                 apart.append(far := _far(written, hand["ddp"]))
@@ -236,10 +236,8 @@ def measure(options: Options) -> Report:
                     whole = hand["ddp"][0]["states"]
                     states.append(100 * (max(each["states"] for each in written) / whole - 1 / ranks))
                 measures = ", ".join(dict.fromkeys(each.kind for each in fit.plan.measures)) or "nothing"
-                rows.append([
-                    *row, measures, f"{fit.counted_bytes / 1e6:.2f}", f"{errors[-1]:.2f} %", f"{far:.1e}",
-                    f"{rounding:.1e}",
-                ])  # fmt: skip
+                row += [measures, f"{fit.counted_bytes / 1e6:.2f}", f"{errors[-1]:.2f} %", f"{far:.1e}"]
+                rows.append(report.as_it_comes([*row, f"{rounding:.1e}"]))
     head = ["program", "ranks", "budget", "MB", "fit by hand", "auto", "counted MB", "off by", "losses"]
     report.table([*head, OTHER_BUCKETS], rows)
     report.at_least("fitted", "whether auto fits each budget that a set-up by hand fits", [min(fitted)], 1.0)
@@ -274,10 +272,8 @@ def _over_links(options: Options, report: Report, peaks: dict[tuple[str, int], d
                         continue
                     ratios.append(_step_s(ours[0]) / timed[quickest])
                     measures = ", ".join(dict.fromkeys(each.kind for each in ours[1].plan.measures)) or "nothing"
-                    rows.append([
-                        kind, str(ranks), f"{rate:.0f}", quickest, f"{1e3 * timed[quickest]:.0f}", measures,
-                        f"{ratios[-1]:.2f}",
-                    ])  # fmt: skip
+                    row = [kind, str(ranks), f"{rate:.0f}", quickest, f"{1e3 * timed[quickest]:.0f}", measures]
+                    rows.append(report.as_it_comes([*row, f"{ratios[-1]:.2f}"]))
     except NoNamespaces as error:
         report.skip(str(error))
         return

@@ -121,6 +121,11 @@ class Report:
         """A table to print above the claims."""
         self.tables.append((list(head), [list(row) for row in rows]))
 
+    def as_it_comes(self, row: Sequence[str]) -> list[str]:
+        """The row of a table, printed on standard error at once: what is measured is kept if the rest does not end."""
+        print("  " + "  ".join(row).rstrip(), file=sys.stderr, flush=True)
+        return list(row)
+
     def note(self, text: str) -> None:
         """A line to print above the tables, once."""
         if text not in self.notes:
