@@ -19,7 +19,9 @@ from stoker.perf.features.tracing.distributed import paths
 from stoker.perf.features.tracing.recorder import DispatchRecorder
 from stoker.perf.features.tracing.watch import StepFollower
 from stoker.records.fitting import FitPlan
+from stoker.run.fitting.looking.gradients import own_files
 from stoker.run.fitting.looking.model import ModelLook
+from stoker.run.fitting.looking.reading import ReadFiles
 from stoker.run.fitting.tracing import BF16
 from stoker.train.fitting.applying import AppliedPlan
 
@@ -34,6 +36,8 @@ class Looking:
     def __init__(self, out: Path) -> None:
         self._out = out
         self._look = ModelLook()
+        self._reads = ReadFiles()
+        self._reads.install()
         self._recorder: DispatchRecorder | None = None
         self._watch: StepFollower | None = None
 
@@ -51,7 +55,8 @@ class Looking:
         found = self._look.found(
             watch.root, watch.optimizers.values(), compiled=self._recorder.compiled, passes_by_hand=watch.passes_by_hand
         )
-        self._out.write_bytes(to_json(found))
+        reads = dict.fromkeys((*map(str, own_files()), *self._reads.names()))
+        self._out.write_bytes(to_json(msgspec.structs.replace(found, reads=tuple(reads))))
 
     def stop(self) -> None:
         """Looks no more."""

@@ -27,9 +27,10 @@ from stoker.records.fitting import FitMeasure, FitPlan, RejectedFit
 from stoker.run.fitting.advising import advised
 from stoker.run.fitting.devices import FitDevice, device_of
 from stoker.run.fitting.handing import FROM_FIRST, RANKED, assumed_link
+from stoker.run.fitting.kept_traces import default_folder
 from stoker.run.fitting.pricing import host_link, on_device, priced
 from stoker.run.fitting.rank_planning import place_of, plans_of
-from stoker.run.fitting.tracing import Certified, default_folder, trace, trace_plan
+from stoker.run.fitting.tracing import Certified, trace, trace_plan
 from stoker.run.settings import RunSettings
 from stoker.ui.fitting.words import write_advice_lines, write_plan
 

@@ -29,7 +29,7 @@ from stoker.perf.memory.choice.options import BY_HAND
 from stoker.records.fitting import TracedModel
 from stoker.run.fitting.looking.calls import CallLook
 from stoker.run.fitting.looking.changes import CHANGES_INPUT, Reached, change, reached_by
-from stoker.run.fitting.looking.gradients import BY_WEIGHT, asked_for, not_followed, own_files
+from stoker.run.fitting.looking.gradients import BY_WEIGHT, asked_for, not_followed
 from stoker.train.fitting.chunking import why_not_cut
 from stoker.train.fitting.recomputing import why_not, why_not_changed
 
@@ -192,7 +192,6 @@ class ModelLook:
             optimizers=tuple(sorted(map(_name_of, stepped))),
             passes_by_hand=passes_by_hand,
             lines={name: line for name, line in self._lines.items() if line},
-            sources=tuple(map(str, own_files())),
         )
 
     def _kept_as_is(self, root: nn.Module) -> dict[str, str]:

@@ -1,0 +1,177 @@
+"""Traces that are kept for the next run of the same program: what one belongs to, and when it is true no more.
+
+A trace belongs to the program's arguments and input, the versions of what computes and the environment that says how.
+It is true while the files that the program read for it hold what they held.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from stoker import __version__
+from stoker.core.texts import to_json
+from stoker.perf.features.child_process import input_stamp
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_FORM = "7"
+"""The form of what is kept of a trace: another one is not read."""
+_KEPT = 80
+"""Traces that are kept, the latest used ones."""
+_LARGEST_HASHED_BYTES = 1024 * 1024
+"""Larger files are told by their size and time of change."""
+_NEW_EACH_RUN = frozenset({
+    "_", "COLUMNS", "COLORTERM", "DISPLAY", "INVOCATION_ID", "JOURNAL_STREAM", "LINES", "MASTER_ADDR", "MASTER_PORT",
+    "OLDPWD", "PPID", "PS1", "PWD", "SHLVL", "STY", "TERM", "TMUX", "TMUX_PANE", "WINDOW", "WINDOWID", "XAUTHORITY",
+})  # fmt: skip
+"""Variables of launchers, shells and terminals, which say no size of a step."""
+_KINDS_NEW_EACH_RUN = ("DBUS_", "GPG_", "SSH_", "STOKER_", "TERM_", "TORCHELASTIC_", "VSCODE_", "WAYLAND_", "XDG_")
+"""The same by how they begin."""
+_LIBRARIES = ("torch", "transformers", "lightning", "pytorch-lightning", "accelerate", "timm", "torchvision")
+_READ_NATIVELY = frozenset({
+    ".arrow", ".bin", ".db", ".feather", ".h5", ".hdf5", ".lmdb", ".mat", ".nc", ".onnx", ".parquet", ".rec",
+    ".safetensors", ".sqlite", ".tar", ".tfrecord", ".zarr",
+})  # fmt: skip
+"""Files that libraries open without python, so that nobody sees whether the program read one."""
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file holds."""
+
+    reads: dict[str, str]
+    """What the program read, by stamp."""
+    found: msgspec.Raw
+
+
+class KeptTrace:
+    """One trace that is kept in a folder.
+
+    Args:
+        folder: of all that are kept.
+        name: of this one.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._file = folder, folder / f"{name}.json"
+
+    def read(self, kind: type[T]) -> T | None:
+        """The trace; None without one, for one that cannot be read, and if a file that the program read has changed."""
+        try:
+            kept = msgspec.json.decode(self._file.read_bytes(), type=_Kept)
+            found = msgspec.json.decode(kept.found, type=kind)
+            os.utime(self._file)
+        except (OSError, msgspec.MsgspecError):
+            return None
+        return found if kept.reads == stamps_of(kept.reads) else None
+
+    def reads(self) -> tuple[str, ...] | None:
+        """Files that its program read; None without a trace."""
+        try:
+            return tuple(msgspec.json.decode(self._file.read_bytes(), type=_Kept).reads)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def write(self, found: msgspec.Struct, reads: Iterable[str], begun_ns: int) -> None:
+        """Keeps it, and forgets the oldest; without room, or a place, nothing is kept.
+
+        Args:
+            found: the trace.
+            reads: files that the program read for it.
+            begun_ns: when it began, of :func:`time.time_ns`. If one of them was written later, nobody knows what the
+                program read, and nothing is kept.
+        """
+        stamps = stamps_of(reads)
+        try:
+            if any(_changed_ns(name) >= begun_ns for name in stamps):
+                return
+            self._folder.mkdir(parents=True, exist_ok=True)
+            part = self._file.with_suffix(f".{os.getpid()}.part")
+            part.write_bytes(to_json(_Kept(reads=stamps, found=msgspec.Raw(to_json(found)))))
+            part.replace(self._file)
+            files = sorted(self._folder.glob("*.json"), key=lambda each: -each.stat().st_mtime_ns)
+            for old in files[_KEPT:]:
+                old.unlink(missing_ok=True)
+        except OSError:
+            return
+
+
+def default_folder() -> Path:
+    """Where this user's traces are: ``$XDG_CACHE_HOME/stoker/fits``, or below ``~/.cache``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stoker" / "fits"
+
+
+def fingerprint(program: Sequence[str]) -> str:
+    """A hash of what a program's step follows from, besides the files that it reads."""
+    digest = hashlib.sha256()
+    for part in (
+        __version__,
+        _FORM,
+        sys.version,
+        platform.machine(),
+        *_versions(),
+        *program,
+        os.getcwd(),
+        input_stamp(),
+        *_environment(),
+        *_named(program),
+    ):
+        digest.update(part.encode("utf-8", "surrogateescape") + b"\0")
+    return digest.hexdigest()[:24]
+
+
+def stamps_of(files: Iterable[str]) -> dict[str, str]:
+    """What tells files from what they were: a hash of a small one, size and time of a large one, nothing of none."""
+    return {name: _stamp(name) for name in files}
+
+
+def _stamp(name: str) -> str:
+    try:
+        found = os.stat(name)
+        if not stat.S_ISREG(found.st_mode):
+            return ""
+        if found.st_size <= _LARGEST_HASHED_BYTES:
+            return hashlib.sha256(Path(name).read_bytes()).hexdigest()
+    except OSError:
+        return ""
+    return f"{found.st_size} {found.st_mtime_ns}"
+
+
+def _changed_ns(name: str) -> int:
+    """When a file was written last; 0 for none."""
+    try:
+        return os.stat(name).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _versions() -> Iterator[str]:
+    for name in _LIBRARIES:
+        try:
+            yield f"{name} {metadata.version(name)}"
+        except metadata.PackageNotFoundError:
+            continue
+
+
+def _environment() -> Iterator[str]:
+    """Variables that a program may read for its sizes, sorted; those of launchers, shells and terminals say nothing."""
+    for name, value in sorted(os.environ.items()):
+        if name not in _NEW_EACH_RUN and not name.startswith(_KINDS_NEW_EACH_RUN):
+            yield f"{name}={value}"
+
+
+def _named(program: Sequence[str]) -> Iterator[str]:
+    """Whether files are there that arguments name, as those of ``--resume`` may be; those that python reads follow."""
+    for word in program[1:]:
+        name = word.partition("=")[2] if word.startswith("-") else word
+        if name and os.path.isfile(name):
+            yield f"{name} {_stamp(name) if Path(name).suffix.lower() in _READ_NATIVELY else 'is there'}"
