@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from importlib.util import source_from_cache
+from pathlib import Path
 from typing import Any
 
+import stoker
 from stoker.feed.purity.objects import is_library
 
+_OWN = str(Path(stoker.__file__).parent) + os.sep
 _MOST = 2000
 """Files that are noted: what a program's first batches are read from may be more, and says no size."""
 _NO_FILES = ("/proc/", "/sys/", "/dev/")
@@ -32,7 +35,8 @@ class ReadFiles:
     def names(self) -> tuple[str, ...]:
         """What was read until now, with absolute paths, in order; nothing is noted later."""
         self._heard = False
-        return tuple(name for name in map(_source, self._names) if not is_library(name))
+        names = dict.fromkeys(map(_source, self._names))
+        return tuple(name for name in names if not (name.startswith(_OWN) or is_library(name)))
 
     def _hear(self, event: str, args: tuple[Any, ...]) -> None:
         if not self._heard or event not in ("open", "os.rename"):
