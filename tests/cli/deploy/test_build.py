@@ -30,6 +30,8 @@ def test_the_first_step_that_fails_ends_it(
     options = ["--data", "none.py:loader", "--out", "built", "--rate", "1.5M"]
     assert main(["deploy", "build", "none.py:make", *options, "--mixed"]) == 2
     assert "`--mixed` must go with `--loss`" in capsys.readouterr().err
+    assert main(["deploy", "build", "none.py:make", *options, "--mixed", "--loss", "0%"]) == 2
+    assert "between 0 and 100 % with `--mixed`, got 0%" in capsys.readouterr().err
     assert main(["deploy", "build", "none.py:make", *options, "--", "--weights", "4"]) == 2
     shown = capsys.readouterr()
     command = "stoker deploy quantise none.py:make --data none.py:loader --out built/package --weights 4"

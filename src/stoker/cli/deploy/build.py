@@ -34,16 +34,21 @@ def main(argv: list[str]) -> int:
     """
     ours, theirs = split_program(argv)
     arguments = _parser().parse_args(ours)
-    try:
-        arguments.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"`--out` must be a folder that can be made: {error.strerror}") from error
     if arguments.mixed and arguments.loss is None:
         raise ConfigError("`--mixed` must go with `--loss`, within which widths become narrower; add `--loss 0.5%`")
+    if arguments.mixed and arguments.loss in (0, 1):
+        raise ConfigError(
+            f"`--loss` must be between 0 and 100 % with `--mixed`, got {_digits(100 * arguments.loss)}%; "
+            "write `--loss 0.5%`"
+        )
     try:
         check_clock(fpga(arguments.device), wanted_of(arguments), arguments.clock)
     except ValueError as error:
         raise ConfigError(str(error)) from None
+    try:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"`--out` must be a folder that can be made: {error.strerror}") from error
     for words in _steps(arguments, theirs):
         sys.stdout.write(f"$ {shlex.join(['stoker', 'deploy', *words])}\n\n")
         sys.stdout.flush()
