@@ -10,6 +10,7 @@ import msgspec.structs
 
 from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
 from stoker.perf.memory.timeline import KeptTooLong
+from stoker.perf.memory.updates import Updates, is_of_updates
 
 _LAUNCH_S = 5e-6
 """Time of the host to start a kernel (assumed; measured 4-7 us on servers with A100 and H100)."""
@@ -54,10 +55,13 @@ def sharded(timeline: MemoryTimeline, ranks: int, *, weights: bool, gathered_byt
         weights: whether parameters and gradients are shared as well (FSDP), or the optimizer's states alone (ZeRO-1).
         gathered_bytes: weights and gradients that are whole at a time, where these are shared.
     """
+    if not weights and (updates := Updates.of(timeline)) is not None:
+        lives = updates.of_fullest(ranks)
+        changed = msgspec.structs.replace(timeline, buffers=lives)
+        return with_copies(changed, gathered_bytes) if gathered_bytes else changed
 
     def share(each: BufferLife) -> BufferLife:
-        is_state = each.category == "optimizer" or (each.category == "temporaries" and each.phase == "optimizer")
-        if is_state or (weights and each.category in ("parameters", "gradients")):
+        if is_of_updates(each) or (weights and each.category in ("parameters", "gradients")):
             # ZeRO-1 deals out whole weights, or cuts them anywhere.
             part = part_of_rows(each, ranks) if weights else -(-each.bytes // ranks)
             return msgspec.structs.replace(each, bytes=part)

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from stoker.core.placement.shares import cut_of, owners_of
 from stoker.train import torch_private
 from stoker.train.ring.torch_private import timeout_s
 from stoker.train.ring.transport import GroupAssembly
 from stoker.train.sharding.forwards import ForwardCount
 from stoker.train.sharding.gathering import BUCKET_BYTES, Piece, WeightGathering, flat_of
 from stoker.train.sharding.refusing import check_states, weights_of
-from stoker.train.sharding.shares import cut_of, owners_of
 from stoker.train.state import optimizers
 from stoker.train.state.agreeing import agreed
 from stoker.train.state.leaving import watch

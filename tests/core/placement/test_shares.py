@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.train.sharding.shares import cut_of, owners_of
+from stoker.core.placement.shares import cut_of, owners_of
 
 sizes_of_weights = st.lists(st.integers(1, 10_000), min_size=1, max_size=30)
 

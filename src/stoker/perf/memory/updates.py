@@ -1,0 +1,137 @@
+"""The updates of an optimizer that goes from weight to weight, and what they hold on a rank that makes some of them.
+
+ZeRO-1 deals out whole weights, so an update takes on its rank what it took before. What an update leaves behind until
+the next one has it replaced, as Adam's denominator, waits for the next update *of that rank*: where small weights lay
+between two large ones, two large temporaries may meet that met on no rank that updates all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import msgspec.structs
+
+from stoker.core.placement.shares import cut_of, owners_of
+from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
+from stoker.perf.memory.timeline import live_bytes
+
+_RANKS_LOOKED_AT = 16
+"""The first ones are dealt the largest weights."""
+
+
+def is_of_updates(each: BufferLife) -> bool:
+    """Whether it is of the optimizer alone: a state, or a temporary of an update."""
+    return each.category == "optimizer" or (each.category == "temporaries" and each.phase == "optimizer")
+
+
+@dataclass(frozen=True, slots=True)
+class _Update:
+    """One weight's calls, from behind the update before it.
+
+    Attributes:
+        weight: place of its buffer.
+        begin: events before its first call.
+        last: place of its last call.
+    """
+
+    weight: int
+    begin: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """The updates of a step, one after another.
+
+    Attributes:
+        timeline: of a rank that makes all.
+        updates: in their order.
+        of_buffer: the update of each buffer that is of one, by place.
+    """
+
+    timeline: MemoryTimeline
+    updates: tuple[_Update, ...]
+    of_buffer: dict[int, int]
+
+    @classmethod
+    def of(cls, timeline: MemoryTimeline) -> Updates | None:
+        """Those of a timeline; None if weights are updated together, or nothing shows which call updates which."""
+        calls = timeline.calls
+        found: list[tuple[int, int, int]] = []
+        for place, each in enumerate(timeline.buffers):
+            own = [use for use in each.uses if calls[use].phase == "optimizer"]
+            if each.category == "parameters" and own:
+                found.append((min(own), max(own), place))
+        found.sort()
+        if not found or any(before[1] >= after[0] for before, after in pairwise(found)):
+            return None
+        updates = tuple(_Update(place, calls[first].at, last) for first, last, place in found)
+        lasts = [each.last for each in updates]
+        of_buffer: dict[int, int] = {}
+        for place, each in enumerate(timeline.buffers):
+            own = [use for use in each.uses if calls[use].phase == "optimizer"] if is_of_updates(each) else []
+            if own and (number := bisect_left(lasts, min(own))) < len(updates):
+                of_buffer[place] = number
+        return cls(timeline, updates, of_buffer)
+
+    def of_fullest(self, ranks: int) -> tuple[BufferLife, ...]:
+        """The lives of all buffers on the rank whose updates hold most.
+
+        Which update a buffer is of is not known of each: the first step's temporaries are cut to an equal share.
+        """
+        buffers = self.timeline.buffers
+        sizes = [buffers[each.weight].bytes for each in self.updates]
+        # What computes element by element may be cut, which all optimizers of torch do but a few.
+        owners = owners_of(sizes, ranks, [True] * len(sizes))
+        places: list[list[int]] = [[] for _ in self.updates]
+        for place, number in self.of_buffer.items():
+            places[number].append(place)
+        rest = {
+            place: msgspec.structs.replace(each, bytes=-(-each.bytes // ranks))
+            for place, each in enumerate(buffers)
+            if place not in self.of_buffer and is_of_updates(each)
+        }
+        of_ranks = (self._of_rank(owners, rank, ranks, places) for rank in range(min(ranks, _RANKS_LOOKED_AT)))
+        fullest = max(of_ranks, key=self._most)
+        lives = {place: msgspec.structs.replace(buffers[place], bytes=0) for place in self.of_buffer} | rest | fullest
+        return tuple(lives.get(place, each) for place, each in enumerate(buffers))
+
+    def _most(self, lives: dict[int, BufferLife]) -> int:
+        return int(live_bytes(msgspec.structs.replace(self.timeline, buffers=tuple(lives.values()))).max(initial=0))
+
+    def _of_rank(
+        self, owners: Sequence[int | None], rank: int, ranks: int, places: Sequence[Sequence[int]]
+    ) -> dict[int, BufferLife]:
+        """Lives of what a rank's updates hold, by place."""
+        buffers = self.timeline.buffers
+        own = [number for number, owner in enumerate(owners) if owner is None or owner == rank]
+        found: dict[int, BufferLife] = {}
+        for number, then in zip(own, [*own[1:], None], strict=True):
+            for place in places[number]:
+                each = buffers[place]
+                if owners[number] is None:
+                    start, stop = cut_of(each.bytes, ranks, 0)
+                    each = msgspec.structs.replace(each, bytes=stop - start)
+                found[place] = msgspec.structs.replace(each, death=self._death(each, number, then))
+        return found
+
+    def _death(self, each: BufferLife, number: int, then: int | None) -> int:
+        """When a buffer is freed if the next update is another one; what the update after it leaves alone stays."""
+        begins = [*(update.begin for update in self.updates[number + 1 : number + 3]), self.timeline.end]
+        if number + 1 == len(self.updates) or not begins[0] < each.death < begins[1]:
+            return each.death
+        if then is None:
+            return max([each.death, *(self.timeline.buffers[place].death for place in self._left())])
+        return self.updates[then].begin + each.death - begins[0]
+
+    def _left(self) -> list[int]:
+        """Places of temporaries that the last update leaves, which are freed when the step returns."""
+        last = len(self.updates) - 1
+        return [
+            place
+            for place, number in self.of_buffer.items()
+            if number == last and self.timeline.buffers[place].death < self.timeline.end
+        ]
