@@ -1,0 +1,111 @@
+"""What the updates of a rank hold under ZeRO-1, against bytes that its optimizer's step takes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec.structs
+import pytest
+import torch
+from torch import Tensor, nn
+
+from stoker.core.placement.shares import cut_of, owners_of
+from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
+from stoker.perf.features.step import trace
+from stoker.perf.memory.remedies import sharded
+from stoker.perf.memory.timeline import live_bytes
+from stoker.perf.memory.updates import Updates, is_of_updates
+from stoker.train.fitting.live_bytes import LiveBytes
+
+
+def module_of(widths: list[int]) -> nn.Module:
+    return nn.Sequential(*[nn.Linear(before, after) for before, after in pairwise(widths)])
+
+
+def traced(widths: list[int], *, foreach: bool = False) -> MemoryTimeline:
+    return trace(
+        module_of(widths), torch.empty(1, widths[0]), optimizer=lambda p: torch.optim.AdamW(p, foreach=foreach)
+    )[1]
+
+
+def own_of(weights: list[nn.Parameter], ranks: int, rank: int) -> list[nn.Parameter]:
+    """What a rank updates: weights, and parts of those that are cut."""
+    sizes = [each.numel() * each.element_size() for each in weights]
+    found: list[nn.Parameter] = []
+    for weight, owner in zip(weights, owners_of(sizes, ranks, [True] * len(sizes)), strict=True):
+        if owner == rank:
+            found.append(weight)
+        elif owner is None:
+            start, stop = cut_of(weight.numel(), ranks, rank)
+            assert weight.grad is not None
+            part = nn.Parameter(weight.detach().flatten()[start:stop])
+            part.grad = weight.grad.flatten()[start:stop]
+            found.append(part)
+    return found
+
+
+def counted(widths: list[int], ranks: int) -> int:
+    """Most bytes of states and temporaries in a later step of any rank's optimizer."""
+    most = 0
+    for rank in range(ranks):
+        weights = list(module_of(widths).parameters())
+        for each in weights:
+            each.grad = torch.zeros_like(each)
+        own = own_of(weights, ranks, rank)
+        optimizer = torch.optim.AdamW(own, foreach=False)
+        optimizer.step()
+        known: list[Tensor] = [*weights, *(each.grad for each in weights if each.grad is not None)]
+        states = [value for state in optimizer.state.values() for value in state.values()]
+        with LiveBytes([*known, *states]) as live:
+            optimizer.step()
+        most = max(most, live.peak - sum(each.untyped_storage().nbytes() for each in known))
+    return most
+
+
+def of_updates(timeline: MemoryTimeline) -> int:
+    """Most bytes of states and temporaries of the optimizer's last step."""
+    lives = tuple(
+        each for each in timeline.buffers if is_of_updates(each) and (each.category == "optimizer" or each.uses)
+    )
+    return int(live_bytes(msgspec.structs.replace(timeline, buffers=lives)).max())
+
+
+@pytest.mark.parametrize(
+    "widths",
+    [
+        pytest.param([96, 384, 384, 384, 96], id="equal weights, of which two meet on a rank"),
+        pytest.param([64, 512, 512, 128, 10], id="one is cut"),
+        pytest.param([200, 200], id="one layer"),
+        pytest.param([8, 640, 16, 640, 8, 640, 4], id="small ones between large ones"),
+    ],
+)
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_the_rank_that_holds_most_is_predicted(widths: list[int], ranks: int) -> None:
+    plain = traced(widths)
+    found = of_updates(sharded(plain, ranks, weights=False))
+    assert found == pytest.approx(counted(widths, ranks), rel=0.01, abs=2048)
+
+
+def test_halves_of_what_all_updates_hold_would_be_too_little() -> None:
+    """Temporaries of whole weights meet on a rank: a half was predicted once."""
+    assert counted([96, 384, 384, 384, 96], 2) > 1.2 * of_updates(traced([96, 384, 384, 384, 96])) / 2
+
+
+def test_weights_that_are_updated_together_are_shared_evenly() -> None:
+    plain = traced([96, 384, 96], foreach=True)
+    assert Updates.of(plain) is None
+    assert of_updates(sharded(plain, 2, weights=False)) == pytest.approx(of_updates(plain) / 2, rel=0.01)
+
+
+def test_every_buffer_stays_in_its_place_and_dies_in_time() -> None:
+    plain = traced([8, 640, 16, 640, 8, 640, 4])
+    changed = sharded(plain, 3, weights=False)
+    assert len(changed.buffers) == len(plain.buffers)
+
+    def name_of(each: BufferLife) -> tuple[object, ...]:
+        return each.birth, each.category, each.module, each.line
+
+    for before, after in zip(plain.buffers, changed.buffers, strict=True):
+        assert name_of(before) == name_of(after)
+        assert after.birth <= after.death <= plain.end
+        assert after.bytes in (0, before.bytes) or is_of_updates(before)
