@@ -97,6 +97,37 @@ def test_weights_that_are_updated_together_are_shared_evenly() -> None:
     assert of_updates(sharded(plain, 2, weights=False)) == pytest.approx(of_updates(plain) / 2, rel=0.01)
 
 
+def test_what_a_step_leaves_goes_with_it_and_not_with_the_step_of_another_optimizer() -> None:
+    """Two copies of one program, as a generator and a discriminator are trained in turn."""
+    plain = traced([96, 384, 384, 384, 96])
+    calls = len(plain.calls)
+    again = [
+        msgspec.structs.replace(
+            each,
+            birth=each.birth + plain.end,
+            death=each.death + plain.end,
+            uses=tuple(use + calls for use in each.uses),
+        )
+        for each in plain.buffers
+    ]
+    stays = [each.death == plain.end for each in plain.buffers]
+    first = [
+        msgspec.structs.replace(each, death=2 * plain.end) if stay else each
+        for each, stay in zip(plain.buffers, stays, strict=True)
+    ]
+    both = msgspec.structs.replace(
+        plain, end=2 * plain.end, buffers=(*first, *again),
+        calls=(*plain.calls, *(msgspec.structs.replace(each, at=each.at + plain.end) for each in plain.calls)),
+    )  # fmt: skip
+    once, twice = sharded(plain, 2, weights=False), sharded(both, 2, weights=False)
+    for before, one, other, stay in zip(
+        once.buffers, twice.buffers[: len(stays)], twice.buffers[len(stays) :], stays, strict=True
+    ):
+        assert one.bytes == other.bytes == before.bytes
+        assert other.death - plain.end == before.death
+        assert one.death == (2 * plain.end if stay else before.death)
+
+
 def test_every_buffer_stays_in_its_place_and_dies_in_time() -> None:
     plain = traced([8, 640, 16, 640, 8, 640, 4])
     changed = sharded(plain, 3, weights=False)

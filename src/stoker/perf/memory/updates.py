@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import msgspec.structs
 
@@ -35,11 +35,13 @@ class _Update:
         weight: place of its buffer.
         begin: events before its first call.
         last: place of its last call.
+        step: number of the optimizer's step that it is of, where a program has several.
     """
 
     weight: int
     begin: int
     last: int
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,11 @@ class Updates:
         found.sort()
         if not found or any(before[1] >= after[0] for before, after in pairwise(found)):
             return None
-        updates = tuple(_Update(place, calls[first].at, last) for first, last, place in found)
+        others = [place for place, call in enumerate(calls) if call.phase != "optimizer"]
+        # Between two steps of optimizers something else is computed.
+        updates = tuple(
+            _Update(place, calls[first].at, last, bisect_left(others, first)) for first, last, place in found
+        )
         lasts = [each.last for each in updates]
         of_buffer: dict[int, int] = {}
         for place, each in enumerate(timeline.buffers):
@@ -83,9 +89,11 @@ class Updates:
         Which update a buffer is of is not known of each: the first step's temporaries are cut to an equal share.
         """
         buffers = self.timeline.buffers
-        sizes = [buffers[each.weight].bytes for each in self.updates]
-        # What computes element by element may be cut, which all optimizers of torch do but a few.
-        owners = owners_of(sizes, ranks, [True] * len(sizes))
+        owners: list[int | None] = []
+        for _, step in groupby(self.updates, key=lambda each: each.step):
+            sizes = [buffers[each.weight].bytes for each in step]
+            # What computes element by element may be cut, which all optimizers of torch do but a few.
+            owners += owners_of(sizes, ranks, [True] * len(sizes))
         places: list[list[int]] = [[] for _ in self.updates]
         for place, number in self.of_buffer.items():
             places[number].append(place)
@@ -120,18 +128,21 @@ class Updates:
 
     def _death(self, each: BufferLife, number: int, then: int | None) -> int:
         """When a buffer is freed if the next update is another one; what the update after it leaves alone stays."""
-        begins = [*(update.begin for update in self.updates[number + 1 : number + 3]), self.timeline.end]
-        if number + 1 == len(self.updates) or not begins[0] < each.death < begins[1]:
+        following = [each for each in self.updates[number + 1 : number + 3] if each.step == self.updates[number].step]
+        begins = [*(each.begin for each in following), self.timeline.end]
+        if not following or not begins[0] < each.death < begins[1]:
             return each.death
-        if then is None:
-            return max([each.death, *(self.timeline.buffers[place].death for place in self._left())])
+        if then is None or self.updates[then].step != self.updates[number].step:
+            return max([each.death, *(self.timeline.buffers[place].death for place in self._left(number))])
         return self.updates[then].begin + each.death - begins[0]
 
-    def _left(self) -> list[int]:
-        """Places of temporaries that the last update leaves, which are freed when the step returns."""
-        last = len(self.updates) - 1
+    def _left(self, number: int) -> list[int]:
+        """Places of temporaries that the last update of a step leaves, which are freed when it returns."""
+        step = self.updates[number].step
+        last = max(place for place, each in enumerate(self.updates) if each.step == step)
+        after = next((each.begin for each in self.updates if each.step > step), self.timeline.end)
         return [
             place
             for place, number in self.of_buffer.items()
-            if number == last and self.timeline.buffers[place].death < self.timeline.end
+            if number == last and self.timeline.buffers[place].death < after
         ]
