@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import nn
-from torch.utils.data import DataLoader
 
-from benchmarks.programs.fit_kinds import KINDS, loss_of
+from benchmarks.programs.fit_by_hand import HAND, LATER, by_hand
+from benchmarks.programs.fit_kinds import KINDS
 from benchmarks.support.harness import Bar, Options, Report, alternate, ratios, run
-from stoker.core.patching import Patches
-from stoker.records.fitting import FitRun, Keeps
+from stoker.records.fitting import FitRun
 from stoker.records.fitting_file import read_fits
-from stoker.train.fitting.live_bytes import LiveBytes
-from stoker.train.fitting.optimizing import UsedUp
-from stoker.train.fitting.recomputing import recompute
 
 BAR = Bar(
     "fit_budget",
@@ -33,55 +25,6 @@ BAR = Bar(
     headline=("fitted", "prediction", "step"),
 )
 PROGRAM = Path(__file__).parent / "programs" / "fit_kinds.py"
-_LATER = 4
-"""Steps that are over before seconds count: three are counted."""
-
-Choose = Callable[[list[nn.Module]], list[nn.Module]]
-HAND: dict[str, tuple[Choose, Keeps, bool]] = {
-    "plain": (lambda blocks: [], "nothing", False),
-    "all": (lambda blocks: blocks, "nothing", False),
-    "every second": (lambda blocks: blocks[::2], "nothing", False),
-    "every third": (lambda blocks: blocks[::3], "nothing", False),
-    "first half": (lambda blocks: blocks[: len(blocks) // 2], "nothing", False),
-    "products": (lambda blocks: blocks, "products", False),
-    "used up": (lambda blocks: [], "nothing", True),
-    "all, used up": (lambda blocks: blocks, "nothing", True),
-    "second, used up": (lambda blocks: blocks[::2], "nothing", True),
-    "products, used up": (lambda blocks: blocks, "products", True),
-}
-"""Which blocks a person recomputes, what they keep, and whether the optimizer steps inside the backward pass."""
-
-
-def by_hand(kind: str, setup: str, *, counts: bool) -> tuple[list[float], int, float]:
-    """Losses, counted peak (0 if it is not counted) and seconds of a later step of a set-up."""
-    choose, keeps, used_up = HAND[setup]
-    torch.manual_seed(0)
-    model, data, size = KINDS[kind]()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    used = UsedUp(optimizer) if used_up else None
-    blocks = [each for each in model.modules() if type(each).__name__ in ("Attention", "Residual", "Dense")]
-    batches = list(DataLoader(data, batch_size=size))
-    losses: list[float] = []
-    seconds: list[float] = []
-    with Patches("set-up by hand") as patches, LiveBytes() if counts else contextlib.nullcontext() as live:
-        for block in choose(blocks):
-            recompute(block, keeps, patches)
-        while batches:  # as the program does, it holds one batch at a time
-            x, y = batches.pop(0)
-            begun = _now()
-            loss = loss_of(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            seconds.append(_now() - begun)
-            losses.append(loss.item())
-    if used is not None:
-        used.close()
-    return losses, live.peak if live is not None else 0, statistics.median(seconds[_LATER:])
-
-
-def _now() -> float:
-    return time.perf_counter()
 
 
 def automatic(kind: str, budget: int, folder: Path) -> tuple[dict[str, list[float]], FitRun] | None:
@@ -154,15 +97,22 @@ def measure(options: Options) -> Report:
 
 
 def _ratio(kind: str, setup: str, budget: int, folder: Path, rounds: int) -> float:
-    """Seconds of a step of auto over those of a set-up by hand, in turns; the plan is kept, so nothing is traced."""
+    """Seconds of a step of auto over those of a set-up by hand, in turns; the plan is kept, so nothing is traced.
+
+    Both are new processes: in one that has trained before, memory is at hand and steps are quicker.
+    """
 
     def auto() -> float:
         found = automatic(kind, budget, folder)
         if found is None:
             raise RuntimeError(f"`{kind}` was fitted into {budget} bytes, and is refused now")
-        return statistics.median(found[0]["seconds"][_LATER:])
+        return statistics.median(found[0]["seconds"][LATER:])
 
-    found = alternate(rounds, {"auto": auto, "by hand": lambda: by_hand(kind, setup, counts=False)[2]})
+    def hand() -> float:
+        command = [sys.executable, "-m", "benchmarks.programs.fit_by_hand", kind, setup]
+        return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    found = alternate(rounds, {"auto": auto, "by hand": hand})
     return statistics.median(ratios(found["auto"], found["by hand"]))
 
 
