@@ -92,12 +92,12 @@ def measure(options: Options) -> Report:
     report.at_most("prediction", "worst difference of counted and predicted peak", [max(errors)], 1.0, unit=" %")
     report.at_most("over", "most that a counted peak is over its budget", [max(over)], 0.0, unit=" %")
     report.at_least("equal", "whether all runs have losses equal bit for bit", [min(equal, default=1.0)], 1.0)
-    report.at_most("step", "seconds of a step over those of the quickest by hand that fits", steps, 1.05)
+    report.at_most("step", "seconds of a step over those of the quickest by hand that fits", steps or [1.0], 1.05)
     return report
 
 
 def _ratio(kind: str, setup: str, budget: int, folder: Path, rounds: int) -> float:
-    """Seconds of a step of auto over those of a set-up by hand, in turns; the plan is kept, so nothing is traced.
+    """Seconds of a step of auto over those of a set-up by hand, in turns.
 
     Both are new processes: in one that has trained before, memory is at hand and steps are quicker.
     """

@@ -138,8 +138,8 @@ class TracedModel(msgspec.Struct, frozen=True, kw_only=True):
     lines: dict[str, str] = {}
     """Lines of the program that call the ``model``, ``zero_grad`` and the optimizer's ``step``, and that make the
     ``loader`` of its batches; those that were seen."""
-    reads: tuple[str, ...] = ()
-    """Files that the program read, wherever they are: its own sources, settings, data."""
+    reads: tuple[str, ...] | None = None
+    """Files that the program read, wherever they are: its own sources, settings, data; None if that is not known."""
 
 
 class RejectedFit(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import msgspec.structs
 import pytest
@@ -14,7 +15,7 @@ from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
 from stoker.perf.features.step import trace
 from stoker.perf.memory.remedies import sharded
 from stoker.perf.memory.timeline import live_bytes
-from stoker.perf.memory.updates import Updates, is_of_updates
+from stoker.perf.memory.updates import Updates, is_of_updates, may_cut
 from stoker.train.fitting.live_bytes import LiveBytes
 
 
@@ -22,9 +23,17 @@ def module_of(widths: list[int]) -> nn.Module:
     return nn.Sequential(*[nn.Linear(before, after) for before, after in pairwise(widths)])
 
 
-def traced(widths: list[int], *, foreach: bool = False) -> MemoryTimeline:
+OPTIMIZERS = ("AdamW", "Adam", "NAdam", "RAdam", "Adadelta", "Adagrad", "RMSprop", "Adamax", "ASGD", "Rprop", "SGD")
+
+
+def optimizer_of(name: str, weights: Any, *, foreach: bool = False) -> torch.optim.Optimizer:
+    own: Any = getattr(torch.optim, name)
+    return own(weights, lr=1e-3, foreach=foreach)
+
+
+def traced(widths: list[int], name: str = "AdamW", *, foreach: bool = False) -> MemoryTimeline:
     return trace(
-        module_of(widths), torch.empty(1, widths[0]), optimizer=lambda p: torch.optim.AdamW(p, foreach=foreach)
+        module_of(widths), torch.empty(1, widths[0]), optimizer=lambda p: optimizer_of(name, p, foreach=foreach)
     )[1]
 
 
@@ -44,7 +53,7 @@ def own_of(weights: list[nn.Parameter], ranks: int, rank: int) -> list[nn.Parame
     return found
 
 
-def counted(widths: list[int], ranks: int) -> int:
+def counted(widths: list[int], ranks: int, name: str = "AdamW") -> int:
     """Most bytes of states and temporaries in a later step of any rank's optimizer."""
     most = 0
     for rank in range(ranks):
@@ -52,7 +61,7 @@ def counted(widths: list[int], ranks: int) -> int:
         for each in weights:
             each.grad = torch.zeros_like(each)
         own = own_of(weights, ranks, rank)
-        optimizer = torch.optim.AdamW(own, foreach=False)
+        optimizer = optimizer_of(name, own)
         optimizer.step()
         known: list[Tensor] = [*weights, *(each.grad for each in weights if each.grad is not None)]
         states = [value for state in optimizer.state.values() for value in state.values()]
@@ -84,6 +93,23 @@ def test_the_rank_that_holds_most_is_predicted(widths: list[int], ranks: int) ->
     plain = traced(widths)
     found = of_updates(sharded(plain, ranks, weights=False))
     assert found == pytest.approx(counted(widths, ranks), rel=0.01, abs=2048)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_other_optimizers_are_predicted(name: str) -> None:
+    for widths in ([96, 384, 384, 384, 96], [8, 640, 16, 640, 8, 640, 4]):
+        plain = traced(widths, name)
+        for ranks in (2, 4):
+            found = of_updates(sharded(plain, ranks, weights=False))
+            assert found == pytest.approx(counted(widths, ranks, name), rel=0.01, abs=2048)
+
+
+def test_weights_that_may_not_be_cut_are_whole_on_a_rank() -> None:
+    assert may_cut(("AdamW", "SGD"))
+    assert not may_cut(("AdamW", "Adafactor"))
+    plain = traced([64, 512, 512, 128, 10])
+    cut, whole = (of_updates(sharded(plain, 4, weights=False, cut=each)) for each in (True, False))
+    assert whole > 1.5 * cut
 
 
 def test_halves_of_what_all_updates_hold_would_be_too_little() -> None:

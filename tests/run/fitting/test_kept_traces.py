@@ -26,7 +26,9 @@ class Found(msgspec.Struct, frozen=True):
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     """A program's command line."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text("BATCH = 8")
+    (tmp_path / "train.py").write_text("import sizes")
+    (tmp_path / "sizes.py").write_text("BATCH = 8")
+    (tmp_path / "sizes.yaml").write_text("width: 8")
     return (str(tmp_path / "train.py"), "--epochs", "2", "--out", "losses.json", "--data=rows.parquet")
 
 
@@ -71,20 +73,31 @@ def test_its_input_is_part_of_it(program: tuple[str, ...], tmp_path: Path) -> No
     assert len({*found, fingerprint(program)}) == 3
 
 
-def test_whether_a_named_file_is_there_is_part_of_it_and_what_it_holds_is_not(
-    program: tuple[str, ...], tmp_path: Path
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: (folder / "sizes.py").write_text("BATCH = 16"),
+        lambda folder: (folder / "sizes.yaml").write_text("width: 16"),
+        lambda folder: (folder / "more.py").write_text(""),
+        lambda folder: (folder / "losses.json").write_text("[1.0]"),
+        lambda folder: (folder / "rows.parquet").write_bytes(b"rows"),
+    ],
+)
+def test_files_below_its_folder_and_those_that_arguments_name_are_part_of_it(
+    program: tuple[str, ...], change: Callable[[Path], object], tmp_path: Path
 ) -> None:
-    without = fingerprint(program)
-    (tmp_path / "losses.json").write_text("[1.0]")
-    there = fingerprint(program)
-    (tmp_path / "losses.json").write_text("[1.0, 0.5]")
-    assert without != there == fingerprint(program)
-
-
-def test_what_a_named_file_of_a_native_library_holds_is_part_of_it(program: tuple[str, ...], tmp_path: Path) -> None:
-    (tmp_path / "rows.parquet").write_bytes(b"8")
     before = fingerprint(program)
-    (tmp_path / "rows.parquet").write_bytes(b"16")
+    change(tmp_path)
+    assert fingerprint(program) != before
+
+
+def test_a_folder_of_any_size_is_read_in_part(program: tuple[str, ...], tmp_path: Path) -> None:
+    for number in range(1100):
+        (tmp_path / f"images{number:04}").mkdir()
+    before = fingerprint(program)
+    (tmp_path / "images1099" / "late.json").write_text("{}")
+    assert fingerprint(program) == before
+    (tmp_path / "images0000" / "early.json").write_text("{}")
     assert fingerprint(program) != before
 
 
@@ -114,6 +127,8 @@ def test_it_is_kept_while_files_hold_the_same_whenever_they_were_written(tmp_pat
     file.write_text("width: 8")
     assert trace.read(Found) == Found(8)
     assert trace.reads() == (str(file),)
+    file.write_text("width: 9")
+    assert trace.reads() is None, "a plan is not kept with what is true no more"
 
 
 @pytest.mark.parametrize("change", [lambda file: file.write_text("width: 9"), Path.unlink])
@@ -144,8 +159,11 @@ def test_a_large_file_is_told_by_size_and_time_and_not_read(tmp_path: Path) -> N
 
 def test_a_file_that_was_written_during_the_trace_leaves_nothing_kept(tmp_path: Path) -> None:
     file = _settings(tmp_path)
+    assert _kept(tmp_path).read(Found) == Found(8)
     _touch(file, 60)
-    assert _kept(tmp_path, file).read(Found) is None
+    trace = _kept(tmp_path, file)
+    assert trace.read(Found) is None
+    assert trace.reads() is None, "nor is what was kept before"
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"reads": {}, "found": {"peak": "much"}}', b'{"reads": 3}'])
@@ -168,6 +186,8 @@ from stoker.run.fitting.looking.reading import ReadFiles
 reads = ReadFiles()
 reads.install()
 open("settings.json").read()
+open("link/../elsewhere.json").read()
+os.close(os.open("opened.db", os.O_RDWR | os.O_CREAT))
 os.close(os.open(b"raw.bin", os.O_RDONLY))
 with open("made.json", "w") as file:
     file.write("{}")
@@ -188,20 +208,23 @@ import sizes
 os.chdir("/")
 found = reads.names()
 open(sys.argv[1] + "/later.txt", "w").close()
-print(json.dumps([os.path.relpath(each, sys.argv[1]) for each in found]))
+print(json.dumps([os.path.relpath(os.path.realpath(each), sys.argv[1]) for each in found]))
 """
 
 
 @pytest.mark.integration
 @pytest.mark.slow("a python imports torch")
 def test_files_that_python_reads_are_seen(tmp_path: Path) -> None:
-    for name in ("settings.json", "raw.bin", "both.txt", "sizes.py"):
+    (tmp_path / "real" / "inner").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real/inner")
+    files = ["settings.json", "real/elsewhere.json", "opened.db", "raw.bin", "both.txt", "sizes.py"]
+    for name in files:
         (tmp_path / name).write_text("")
     (tmp_path / "reads.py").write_text(READS)
     done = programs.run(
         [sys.executable, "reads.py", str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    assert json.loads(done.stdout) == ["settings.json", "raw.bin", "both.txt", "none.pt", "sizes.py"]
+    assert json.loads(done.stdout) == [*files[:-1], "none.pt", "sizes.py"]
 
 
 PROGRAM = """
@@ -211,45 +234,36 @@ from settings import WIDTH
 
 with open("runs", "a") as file:
     file.write(sys.argv[0] + "\\n")
-batch = json.load(open("conf.json"))["batch"]
+batch = json.load(open("../conf.json"))["batch"]
 model = torch.nn.Linear(WIDTH, 4)
 optimizer = torch.optim.AdamW(model.parameters())
 for _ in range(3):
     optimizer.zero_grad()
     model(torch.randn(batch, WIDTH)).sum().backward()
     optimizer.step()
-open(sys.argv[1], "w").write(str(os.urandom(8)))
+open("out.txt", "w").write(str(os.urandom(8)))
 """
 
 
 @pytest.mark.integration
 @pytest.mark.slow("a program is traced three times and run five times")
 def test_a_program_is_traced_again_if_a_file_that_it_read_has_changed_and_only_then(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(PROGRAM)
-    (tmp_path / "settings.py").write_text("WIDTH = 64")
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "train.py").write_text(PROGRAM)
+    (home / "settings.py").write_text("WIDTH = 64")
     (tmp_path / "conf.json").write_text('{"batch": 8}')
-    (tmp_path / "out.txt").write_text("of the last run")
     environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
     def traced() -> int:
-        before = len((tmp_path / "runs").read_text().splitlines()) if (tmp_path / "runs").exists() else 0
-        command = [
-            "stoker",
-            "run",
-            "--fit",
-            "auto",
-            "--device-memory",
-            "1GB",
-            "--run-dir",
-            "run",
-            "train.py",
-            "out.txt",
-        ]
-        programs.run([sys.executable, "-m", *command], cwd=tmp_path, env=environ, check=True, capture_output=True)
-        return len((tmp_path / "runs").read_text().splitlines()) - before - 1
+        runs = home / "runs"
+        before = len(runs.read_text().splitlines()) if runs.exists() else 0
+        command = ["stoker", "run", "--fit", "auto", "--device-memory", "1GB", "--run-dir", "../run", "train.py"]
+        programs.run([sys.executable, "-m", *command], cwd=home, env=environ, check=True, capture_output=True)
+        return len(runs.read_text().splitlines()) - before - 1
 
     assert [traced(), traced()] == [1, 0]
     (tmp_path / "conf.json").write_text('{"batch": 16}')
     assert [traced(), traced()] == [1, 0]
-    (tmp_path / "settings.py").write_text("WIDTH = 128")
+    (home / "settings.py").write_text("WIDTH = 128")
     assert traced() == 1

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+BY_ELEMENT = (
+    "SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD",
+)  # fmt: skip
+"""Classes of ``torch.optim`` in which each element of a weight depends on its own gradients alone: it may be cut."""
 _EVEN_FRAC = 0.01
 """By how much the largest share may be above the mean before a weight is cut."""
 _ALIGNED = 64

@@ -23,6 +23,7 @@ from stoker.perf.memory.remedies import sharded
 from stoker.perf.memory.sharded_weights import REST, UnitNumbers, with_shares
 from stoker.perf.memory.staged_ranks import StagedRanks, added_s, staged_ranks
 from stoker.perf.memory.timeline import with_lives
+from stoker.perf.memory.updates import may_cut
 from stoker.records.fitting import FitMeasure, FitPlan, MeasureKind, RankedFits, RejectedFit, StageFlow
 
 WayKind = Literal["ddp", "zero1", "fsdp2", "stages"]
@@ -68,6 +69,7 @@ class RankFacts:
         weights: bytes of the trained weights outside of blocks, then of each block.
         forward_s, backward_s: predicted seconds of the same.
         flow: of a pipeline of its layers; None where they can't be in stages.
+        cut: whether ranks may update parts of a weight each (``zero1``).
     """
 
     units: tuple[str, ...]
@@ -75,14 +77,16 @@ class RankFacts:
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
     flow: StageFlow | None = None
+    cut: bool = True
 
 
-def facts_of(timeline: MemoryTimeline, units: Sequence[str] = ()) -> RankFacts:
+def facts_of(timeline: MemoryTimeline, units: Sequence[str] = (), optimizers: Sequence[str] = ()) -> RankFacts:
     """The blocks of a timeline, what they weigh and take.
 
     Args:
         timeline: of the program as one process.
         units: paths of the blocks; by default those that paths of modules show.
+        optimizers: classes of those that step.
     """
     blocks = tuple(units) or tuple(
         dict.fromkeys(
@@ -107,7 +111,7 @@ def facts_of(timeline: MemoryTimeline, units: Sequence[str] = ()) -> RankFacts:
             seconds[call.phase][numbers.of(call.module)] += call.seconds
     return RankFacts(
         units=blocks, weights=tuple(weights), forward_s=tuple(seconds["forward"]),
-        backward_s=tuple(seconds["backward"]),
+        backward_s=tuple(seconds["backward"]), cut=may_cut(optimizers),
     )  # fmt: skip
 
 
@@ -122,7 +126,8 @@ def of_rank(timeline: MemoryTimeline, facts: RankFacts, ranks: int, way: RankWay
         return found
     behind = max(0, timeline.end - 1)
     return with_lives(
-        sharded(found, ranks, weights=False), [_of_exchange(gather_bytes(total, ranks), behind, timeline.end)]
+        sharded(found, ranks, weights=False, cut=facts.cut),
+        [_of_exchange(gather_bytes(total, ranks), behind, timeline.end)],
     )
 
 

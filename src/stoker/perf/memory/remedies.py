@@ -46,7 +46,9 @@ def deleted(timeline: MemoryTimeline, kept: KeptTooLong) -> MemoryTimeline:
     return msgspec.structs.replace(timeline, buffers=tuple(lives))
 
 
-def sharded(timeline: MemoryTimeline, ranks: int, *, weights: bool, gathered_bytes: int = 0) -> MemoryTimeline:
+def sharded(
+    timeline: MemoryTimeline, ranks: int, *, weights: bool, gathered_bytes: int = 0, cut: bool = True
+) -> MemoryTimeline:
     """The timeline of one rank that keeps its share alone.
 
     Args:
@@ -54,9 +56,10 @@ def sharded(timeline: MemoryTimeline, ranks: int, *, weights: bool, gathered_byt
         ranks: that share.
         weights: whether parameters and gradients are shared as well (FSDP), or the optimizer's states alone (ZeRO-1).
         gathered_bytes: weights and gradients that are whole at a time, where these are shared.
+        cut: whether ranks may update parts of a weight each (ZeRO-1).
     """
     if not weights and (updates := Updates.of(timeline)) is not None:
-        lives = updates.of_fullest(ranks)
+        lives = updates.of_fullest(ranks, cut=cut)
         changed = msgspec.structs.replace(timeline, buffers=lives)
         return with_copies(changed, gathered_bytes) if gathered_bytes else changed
 

@@ -33,6 +33,7 @@ from stoker.perf.memory.timeline import (
     peak_before,
     step_peak,
 )
+from stoker.perf.memory.updates import may_cut
 from stoker.perf.strategy import DataParallel
 from stoker.records.fitting import FitPlan, MeasureKind, TracedModel
 from stoker.records.memory import (
@@ -295,7 +296,7 @@ def _shared(question: MemoryQuestion, planner: FitPlanner, of: Callable[..., Mem
     layers = layers_of(features)
     units = [sum(_weight(layer) for layer in layers[unit.start : unit.stop]) for unit in units_of(layers)]
     buckets = features.weights.dense_gradient_bytes + features.weights.embedding_gradient_bytes
-    zero = with_copies(sharded(plain, ranks, weights=False), buckets)
+    zero = with_copies(sharded(plain, ranks, weights=False, cut=may_cut(question.model.optimizers)), buckets)
     whole = sharded(plain, ranks, weights=True, gathered_bytes=3 * max(units, default=0))
     alone_s = question.step_s("ddp")
     kinds: tuple[tuple[DataParallel, str, str, MemoryTimeline], ...] = (

@@ -14,12 +14,19 @@ from itertools import groupby, pairwise
 
 import msgspec.structs
 
-from stoker.core.placement.shares import cut_of, owners_of
+from stoker.core.placement.shares import BY_ELEMENT, cut_of, owners_of
 from stoker.perf.features.lifetimes import BufferLife, MemoryTimeline
 from stoker.perf.memory.timeline import live_bytes
 
 _RANKS_LOOKED_AT = 16
 """The first ones are dealt the largest weights."""
+_ELEMENT_BYTES = 4
+"""Of a weight (assumed: of single precision)."""
+
+
+def may_cut(optimizers: Sequence[str]) -> bool:
+    """Whether parts of a weight may be updated apart; without a name, as most optimizers allow it."""
+    return all(name in BY_ELEMENT for name in optimizers)
 
 
 def is_of_updates(each: BufferLife) -> bool:
@@ -33,7 +40,7 @@ class _Update:
 
     Attributes:
         weight: place of its buffer.
-        begin: events before its first call.
+        begin: events before its first call, which need not touch the weight.
         last: place of its last call.
         step: number of the optimizer's step that it is of, where a program has several.
     """
@@ -72,8 +79,14 @@ class Updates:
             return None
         others = [place for place, call in enumerate(calls) if call.phase != "optimizer"]
         # Between two steps of optimizers something else is computed.
+        steps = [bisect_left(others, first) for first, _, _ in found]
+        begins: list[int] = []
+        for number, step in enumerate(steps):
+            is_first = not number or steps[number - 1] != step
+            begins.append(calls[(others[step - 1] if step else -1) + 1 if is_first else found[number - 1][1] + 1].at)
         updates = tuple(
-            _Update(place, calls[first].at, last, bisect_left(others, first)) for first, last, place in found
+            _Update(place, begin, last, step)
+            for (_, last, place), begin, step in zip(found, begins, steps, strict=True)
         )
         lasts = [each.last for each in updates]
         of_buffer: dict[int, int] = {}
@@ -83,8 +96,8 @@ class Updates:
                 of_buffer[place] = number
         return cls(timeline, updates, of_buffer)
 
-    def of_fullest(self, ranks: int) -> tuple[BufferLife, ...]:
-        """The lives of all buffers on the rank whose updates hold most.
+    def of_fullest(self, ranks: int, *, cut: bool = True) -> tuple[BufferLife, ...]:
+        """The lives of all buffers on the rank whose updates hold most, where a weight may be cut or not.
 
         Which update a buffer is of is not known of each: the first step's temporaries are cut to an equal share.
         """
@@ -92,8 +105,7 @@ class Updates:
         owners: list[int | None] = []
         for _, step in groupby(self.updates, key=lambda each: each.step):
             sizes = [buffers[each.weight].bytes for each in step]
-            # What computes element by element may be cut, which all optimizers of torch do but a few.
-            owners += owners_of(sizes, ranks, [True] * len(sizes))
+            owners += owners_of(sizes, ranks, [cut] * len(sizes))
         places: list[list[int]] = [[] for _ in self.updates]
         for place, number in self.of_buffer.items():
             places[number].append(place)
@@ -121,8 +133,8 @@ class Updates:
             for place in places[number]:
                 each = buffers[place]
                 if owners[number] is None:
-                    start, stop = cut_of(each.bytes, ranks, 0)
-                    each = msgspec.structs.replace(each, bytes=stop - start)
+                    start, stop = cut_of(each.bytes // _ELEMENT_BYTES, ranks, 0)
+                    each = msgspec.structs.replace(each, bytes=(stop - start) * _ELEMENT_BYTES)
                 found[place] = msgspec.structs.replace(each, death=self._death(each, number, then))
         return found
 

@@ -21,7 +21,7 @@ from stoker.perf.features.tracing.watch import StepFollower
 from stoker.records.fitting import FitPlan
 from stoker.run.fitting.looking.gradients import own_files
 from stoker.run.fitting.looking.model import ModelLook
-from stoker.run.fitting.looking.reading import ReadFiles
+from stoker.run.fitting.looking.reading import ReadFiles, of_library
 from stoker.run.fitting.tracing import BF16
 from stoker.train.fitting.applying import AppliedPlan
 
@@ -55,8 +55,10 @@ class Looking:
         found = self._look.found(
             watch.root, watch.optimizers.values(), compiled=self._recorder.compiled, passes_by_hand=watch.passes_by_hand
         )
-        reads = dict.fromkeys((*map(str, own_files()), *self._reads.names()))
-        self._out.write_bytes(to_json(msgspec.structs.replace(found, reads=tuple(reads))))
+        loaded = (name for each in own_files() if not of_library(name := str(each.absolute())))
+        reads = self._reads.names()
+        reads = None if reads is None else tuple(dict.fromkeys((*loaded, *reads)))
+        self._out.write_bytes(to_json(msgspec.structs.replace(found, reads=reads)))
 
     def stop(self) -> None:
         """Looks no more."""

@@ -1,18 +1,22 @@
 """Traces that are kept for the next run of the same program: what one belongs to, and when it is true no more.
 
-A trace belongs to the program's arguments and input, the versions of what computes and the environment that says how.
-It is true while the files that the program read for it hold what they held.
+A trace belongs to the program's arguments and input, to files below its folder and files that arguments name, the
+versions of what computes and the environment that says how. It is true while the files that the program read for it,
+wherever they are, hold what they held.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform
 import stat
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,11 +42,10 @@ _NEW_EACH_RUN = frozenset({
 _KINDS_NEW_EACH_RUN = ("DBUS_", "GPG_", "SSH_", "STOKER_", "TERM_", "TORCHELASTIC_", "VSCODE_", "WAYLAND_", "XDG_")
 """The same by how they begin."""
 _LIBRARIES = ("torch", "transformers", "lightning", "pytorch-lightning", "accelerate", "timm", "torchvision")
-_READ_NATIVELY = frozenset({
-    ".arrow", ".bin", ".db", ".feather", ".h5", ".hdf5", ".lmdb", ".mat", ".nc", ".onnx", ".parquet", ".rec",
-    ".safetensors", ".sqlite", ".tar", ".tfrecord", ".zarr",
-})  # fmt: skip
-"""Files that libraries open without python, so that nobody sees whether the program read one."""
+_MOST_FILES = 2000
+"""Files below the program's folder that its fingerprint reads; of a larger folder, these first."""
+_MOST_FOLDERS = 1000
+_NO_PROGRAM = ("stoker-runs", "node_modules", "site-packages", "build", "dist")
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,20 +69,27 @@ class KeptTrace:
 
     def read(self, kind: type[T]) -> T | None:
         """The trace; None without one, for one that cannot be read, and if a file that the program read has changed."""
+        kept = self._kept()
+        if kept is None:
+            return None
         try:
-            kept = msgspec.json.decode(self._file.read_bytes(), type=_Kept)
             found = msgspec.json.decode(kept.found, type=kind)
             os.utime(self._file)
         except (OSError, msgspec.MsgspecError):
             return None
-        return found if kept.reads == stamps_of(kept.reads) else None
+        return found
 
     def reads(self) -> tuple[str, ...] | None:
-        """Files that its program read; None without a trace."""
+        """Files that its program read; None without a trace that is true."""
+        kept = self._kept()
+        return None if kept is None else tuple(kept.reads)
+
+    def _kept(self) -> _Kept | None:
         try:
-            return tuple(msgspec.json.decode(self._file.read_bytes(), type=_Kept).reads)
+            kept = msgspec.json.decode(self._file.read_bytes(), type=_Kept)
         except (OSError, msgspec.MsgspecError):
             return None
+        return kept if kept.reads == stamps_of(kept.reads) else None
 
     def write(self, found: msgspec.Struct, reads: Iterable[str], begun_ns: int) -> None:
         """Keeps it, and forgets the oldest; without room, or a place, nothing is kept.
@@ -88,11 +98,12 @@ class KeptTrace:
             found: the trace.
             reads: files that the program read for it.
             begun_ns: when it began, of :func:`time.time_ns`. If one of them was written later, nobody knows what the
-                program read, and nothing is kept.
+                program read: nothing is kept, and what was is forgotten.
         """
         stamps = stamps_of(reads)
         try:
             if any(_changed_ns(name) >= begun_ns for name in stamps):
+                self._file.unlink(missing_ok=True)
                 return
             self._folder.mkdir(parents=True, exist_ok=True)
             part = self._file.with_suffix(f".{os.getpid()}.part")
@@ -111,7 +122,7 @@ def default_folder() -> Path:
 
 
 def fingerprint(program: Sequence[str]) -> str:
-    """A hash of what a program's step follows from, besides the files that it reads."""
+    """A hash of what a program's step follows from, as far as it can be read without running it."""
     digest = hashlib.sha256()
     for part in (
         __version__,
@@ -123,9 +134,10 @@ def fingerprint(program: Sequence[str]) -> str:
         os.getcwd(),
         input_stamp(),
         *_environment(),
-        *_named(program),
     ):
         digest.update(part.encode("utf-8", "surrogateescape") + b"\0")
+    for name, stamp in stamps_of(map(str, _files(program))).items():
+        digest.update(f"{name}\0{stamp}\0".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:24]
 
 
@@ -140,16 +152,23 @@ def _stamp(name: str) -> str:
         if not stat.S_ISREG(found.st_mode):
             return ""
         if found.st_size <= _LARGEST_HASHED_BYTES:
-            return hashlib.sha256(Path(name).read_bytes()).hexdigest()
+            return _hashed(name, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
     except OSError:
         return ""
     return f"{found.st_size} {found.st_mtime_ns}"
 
 
+@functools.lru_cache(maxsize=2 * _MOST_FILES)
+def _hashed(name: str, *_: int) -> str:
+    """A hash of what a file holds, read once while its size and times stay."""
+    return hashlib.sha256(Path(name).read_bytes()).hexdigest()
+
+
 def _changed_ns(name: str) -> int:
-    """When a file was written last; 0 for none."""
+    """When a file was written or replaced last; 0 for none."""
     try:
-        return os.stat(name).st_mtime_ns
+        found = os.stat(name)
+        return max(found.st_mtime_ns, found.st_ctime_ns) if stat.S_ISREG(found.st_mode) else 0
     except OSError:
         return 0
 
@@ -169,9 +188,28 @@ def _environment() -> Iterator[str]:
             yield f"{name}={value}"
 
 
-def _named(program: Sequence[str]) -> Iterator[str]:
-    """Whether files are there that arguments name, as those of ``--resume`` may be; those that python reads follow."""
-    for word in program[1:]:
-        name = word.partition("=")[2] if word.startswith("-") else word
-        if name and os.path.isfile(name):
-            yield f"{name} {_stamp(name) if Path(name).suffix.lower() in _READ_NATIVELY else 'is there'}"
+def _files(program: Sequence[str]) -> list[Path]:
+    """Files of the program: itself, those below its folder that may say a size, and files that its arguments name."""
+    words = [word.partition("=")[2] or word for word in program[1:]]
+    named = [Path(word) for word in words if os.path.isfile(word)]
+    home = Path.cwd() if program[0] == "-m" else Path(program[0]).absolute().parent
+    own = [] if program[0] == "-m" else [Path(program[0]).absolute()]
+    return [*own, *sorted(islice(_below(home), _MOST_FILES)), *named]
+
+
+def _below(home: Path) -> Iterator[Path]:
+    """Files that may say a size, those of upper folders first."""
+    waiting = deque([str(home)])
+    for _ in range(_MOST_FOLDERS):
+        if not waiting:
+            return
+        try:
+            found = sorted(os.scandir(waiting.popleft()), key=lambda each: each.name)
+        except OSError:
+            continue
+        for each in found:
+            if each.is_dir(follow_symlinks=False):
+                if not each.name.startswith((".", "__")) and each.name not in _NO_PROGRAM:
+                    waiting.append(each.path)
+            elif each.name.endswith((".py", ".json", ".yaml", ".yml", ".toml")):
+                yield Path(each.path)

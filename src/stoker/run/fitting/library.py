@@ -64,7 +64,7 @@ class LibraryPlanner:
             try:
                 question = self._question(cast("Any", model).module, optimizer, args, kwargs)
                 question = replace(question, link=None, barred={**question.barred, "fsdp2": _MADE, "stages": _MADE})
-                facts = facts_of(question.timeline)
+                facts = facts_of(question.timeline, optimizers=question.model.optimizers)
                 decided = to_json(chosen(ranked(plan_ranks(question, ranks, facts), facts), link, backend))
             except Exception as error:  # the others wait for its word
                 reraise_from_handler(error)

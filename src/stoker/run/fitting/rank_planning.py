@@ -96,7 +96,7 @@ def plans_of(place: PlannedRanks, device: FitDevice) -> RankedFits:
             timeline=priced(traced.features, traced.timeline, device), model=traced.model, budget=device.budget,
             device=device.name, emulated=device.emulated,
         )  # fmt: skip
-        facts = facts_of(question.timeline, traced.model.units)
+        facts = facts_of(question.timeline, traced.model.units, traced.model.optimizers)
         plans = plan_ranks(question, place.ranks, facts)
         as_it_is = plans[DDP]
         if as_it_is.fits and not as_it_is.measures:

@@ -63,7 +63,8 @@ def trace(program: Sequence[str], target: str, *, folder: Path | None = None) ->
     with unseen(shows_errors=True):
         traced, model = look(program, target)
     found = TracedFit(features=traced.features, timeline=traced.timeline, model=model)
-    kept.write(found, model.reads, begun_ns)
+    if model.reads is not None:
+        kept.write(found, model.reads, begun_ns)
     return found
 
 

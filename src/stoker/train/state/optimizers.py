@@ -16,11 +16,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from stoker.core.patching import Patches
+from stoker.core.placement.shares import BY_ELEMENT
 
-BY_ELEMENT = (
-    "SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD",
-)  # fmt: skip
-"""Classes of ``torch.optim`` in which each element of a weight depends on its own gradients alone."""
 BY_PARAMETER = (*BY_ELEMENT, "SparseAdam", "Adafactor", "Muon")
 """Those in which each weight depends on its own gradients alone."""
 
