@@ -21,7 +21,7 @@ from stoker.perf.memory.timeline import live_bytes
 _RANKS_LOOKED_AT = 16
 """The first ones are dealt the largest weights."""
 _ELEMENT_BYTES = 4
-"""Of a weight (assumed: of single precision)."""
+"""Size of a weight's elements (assumed: single precision)."""
 
 
 def may_cut(optimizers: Sequence[str]) -> bool:

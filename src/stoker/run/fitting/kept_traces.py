@@ -33,7 +33,7 @@ _FORM = "7"
 _KEPT = 80
 """Traces that are kept, the latest used ones."""
 _LARGEST_HASHED_BYTES = 1024 * 1024
-"""Larger files are told by their size and time of change."""
+"""Larger files are known by their size and time of change."""
 _NEW_EACH_RUN = frozenset({
     "_", "COLUMNS", "COLORTERM", "DISPLAY", "INVOCATION_ID", "JOURNAL_STREAM", "LINES", "MASTER_ADDR", "MASTER_PORT",
     "OLDPWD", "PPID", "PS1", "PWD", "SHLVL", "STY", "TERM", "TMUX", "TMUX_PANE", "WINDOW", "WINDOWID", "XAUTHORITY",

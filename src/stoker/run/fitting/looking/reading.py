@@ -55,7 +55,7 @@ class ReadFiles:
                 self._note(name)
             elif name not in self._names:
                 self._written.add(name)
-        except Exception:  # a path of a kind of its own: the program opens it, and fails by itself if it must
+        except Exception:  # a path of an odd kind: the program opens it, and fails by itself if it must
             return
 
     def _note(self, name: str) -> None:
