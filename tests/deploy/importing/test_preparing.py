@@ -120,7 +120,7 @@ def test_training_wins_at_two_bits() -> None:
     train(module, known, 6, 1e-2)
     torch.manual_seed(0)
     tuned = prepare(copy.deepcopy(module), known, WIDTHS)
-    train(tuned, known, 6, 2e-3)
+    train(tuned, known, 12, 2e-3)
     right: list[int] = []
     for each in (module, tuned):
         record = quantise(each, known, widths=WIDTHS).record

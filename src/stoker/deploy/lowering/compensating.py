@@ -135,11 +135,15 @@ class _Factors:
 
 
 def _upper(moment: Real, added: Real) -> Real:
-    """R upper triangular with R R^T a moment and something on its diagonal: more where rounding left it indefinite."""
-    size = np.eye(moment.shape[1])
+    """R upper triangular with R R^T a moment and something on its diagonal: more where rounding left it indefinite.
+
+    The moment is changed: of wide patches it is large, and is not copied more often than it must be.
+    """
+    places = np.arange(moment.shape[1])
     while True:
+        moment[:, places, places] += added[:, None]
         try:
-            lower = np.linalg.cholesky((moment + added[:, None, None] * size)[:, ::-1, ::-1])
+            lower = np.linalg.cholesky(moment[:, ::-1, ::-1])
         except np.linalg.LinAlgError:
             added = added * 10
         else:
