@@ -29,9 +29,9 @@ from stoker.records.deploy.quantisation import PairedAccuracy
 BAR = Bar(
     "deploy_accuracy",
     "a residual network on whole numbers, three seeds: at 8 bits at most 0.5 % of the test set's decisions are other "
-    "ones; widths by layer take at most 0.75 times the weight bits of the narrowest uniform width, at an expected share of "
-    "changed decisions that is no more than 0.05 points larger; "
-    "at 3 bits weights rounded with compensation leave at most 0.75 times the error of rounding to nearest",
+    "ones; widths by layer take at most 0.75 times the weight bits of the narrowest uniform width, with an expected "
+    "share of changed decisions that is at most 0.05 points larger; at 3 bits weights rounded with compensation leave "
+    "at most 0.75 times the error of rounding to nearest",
     headline=("flips_digits", "mixed_bits_digits", "rounding_error_digits"),
 )
 LOSS = 0.005
@@ -59,7 +59,7 @@ def measure(options: Options) -> Report:
         more: list[float] = []
         for seed in range(options.pick(3, 3, 1)):
             torch.manual_seed(seed)
-            trained = apart(name, ResidualNet(size), *data, options.pick(15, 10, 1))
+            trained = apart(name, ResidualNet(size), data, options.pick(15, 10, 1))
             made = quantise(trained.module, trained.known, name=name)
             model = import_module(trained.module, trained.known)
             found = unseen(trained, model, made.lowered)
@@ -101,12 +101,13 @@ def measure(options: Options) -> Report:
 
 
 def apart(
-    name: str, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], labels: torch.Tensor, known: int, epochs: int
+    name: str, module: torch.nn.Module, data: tuple[tuple[torch.Tensor, ...], torch.Tensor, int], epochs: int
 ) -> Task:
     """A network trained on half of the known samples, with the others to quantise it, and the rest as its test set.
 
     On samples that training saw, scores are far apart and losses too small: 2 bits pass, the narrowest there are.
     """
+    inputs, labels, known = data
     seen = known // 2
     own = Samples(tuple(each[seen:known] for each in inputs), labels[seen:known].numpy())
     unseen = Samples(tuple(each[known:] for each in inputs), labels[known:].numpy())

@@ -139,9 +139,9 @@ def _upper(moment: Real, added: Real) -> Real:
 
     The moment is changed: of wide patches it is large, and is not copied more often than it must be.
     """
-    places = np.arange(moment.shape[1])
+    diagonal = np.einsum("gii->gi", moment)  # a view
     while True:
-        moment[:, places, places] += added[:, None]
+        diagonal += added[:, None]
         try:
             lower = np.linalg.cholesky(moment[:, ::-1, ::-1])
         except np.linalg.LinAlgError:
