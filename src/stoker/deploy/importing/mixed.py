@@ -22,7 +22,7 @@ from stoker.deploy.importing.samples import Samples
 from stoker.deploy.lowering.costs import COSTS, Cost, Saved, memory
 from stoker.deploy.lowering.folding import folded
 from stoker.deploy.lowering.grids import Widths
-from stoker.deploy.lowering.lowering import Lowered, LoweringOptions, lower
+from stoker.deploy.lowering.lowering import Lowered, LoweringOptions
 from stoker.deploy.lowering.narrowing import Measured, Narrowing, Part, Width
 from stoker.records.deploy.quantisation import MixedRecord, MixedStep, NarrowedWidth
 
@@ -145,7 +145,7 @@ def mixed_designs(
     wanted, judged = model.outputs(search), model.outputs(accept)
 
     def measure(bits: Mapping[Width, int], least: float) -> Measured:
-        made = lower(model.graph, model.seen, with_bits(options, bits))
+        made = model.lowered(with_bits(options, bits))
         price = cost(made)
         if price >= least:  # nothing is saved: not worth a run
             return Measured(bits=bits, cost=price, error=0.0, loss=0.0)
@@ -158,7 +158,7 @@ def mixed_designs(
     designs: list[MixedDesign] = []
     for each in narrowing.path:
         own = with_bits(options, each.bits)
-        made = lower(model.graph, model.seen, own)
+        made = model.lowered(own)
         loss = loss_of(outputs(made.graph, accept), judged)
         designs.append(MixedDesign(measured=each, options=own, lowered=made, accepted=loss))
     return designs
@@ -182,7 +182,7 @@ def accepted(designs: Sequence[MixedDesign], most: float) -> MixedDesign:
 def choices(model: ImportedModel, options: LoweringOptions) -> dict[Width, int]:
     """Widths that may be chosen, at those of the options: of layers and results that these do not name."""
     widths, found = options.widths, dict[Width, int]()
-    weighted = lower(model.graph, model.seen, options).weight_bits
+    weighted = model.lowered(options).weight_bits
     named = [(each.name, "") for each in model.graph.inputs if not each.whole]
     for name, layer in (*named, *((each.name, each.layer) for each in folded(model.graph).operations)):
         if name in weighted and not {name, layer} & {*widths.weights_by_layer}:

@@ -11,6 +11,8 @@ import torch
 from torch import fx
 
 from stoker.core.errors import CalibrationError
+from stoker.deploy.floating.operations import FloatGraph
+from stoker.deploy.floating.patches import PatchTotals, WeightedLayer, patches_of
 from stoker.deploy.importing.exporting import Captured
 from stoker.deploy.importing.matching import arguments
 from stoker.deploy.lowering.observation import Observed, Real
@@ -23,44 +25,54 @@ _ROWS = ("aten.softmax.int", "aten._softmax.default", "aten.log_softmax.int", "a
 
 
 class _Notes:
-    """What was seen of a value so far."""
+    """What was seen of a value so far.
 
-    def __init__(self) -> None:
+    Args:
+        readers: layers with weights that read it.
+    """
+
+    def __init__(self, readers: Sequence[WeightedLayer]) -> None:
         self.low, self.high = np.inf, -np.inf
         self.kept: list[Real] = []
-        self.totals: list[tuple[Real, int] | None] = [(np.zeros(0), 0), (np.zeros(0), 0)]
-        """Sums and counts by axis 1 and by the last one; None for an axis that is the batch's."""
+        self.patches = [(each, PatchTotals(each)) for each in readers]
 
-    def add(self, array: Real, chance: np.random.Generator) -> None:
+    def add(self, array: Real, chance: np.random.Generator, places: np.random.Generator) -> None:
         self.low, self.high = min(self.low, float(array.min())), max(self.high, float(array.max()))
         flat = array.ravel()
         self.kept.append(flat if len(flat) <= _PER_BATCH else chance.choice(flat, _PER_BATCH, replace=False))
-        for at, axis in enumerate((1, array.ndim - 1)):
-            self.totals[at] = self._total(at, array, axis) if 0 < axis < array.ndim else None
-
-    def _total(self, at: int, array: Real, axis: int) -> tuple[Real, int] | None:
-        before = self.totals[at]
-        own = array.sum(axis=tuple(other for other in range(array.ndim) if other != axis))
-        if before is None or before[0].size not in (0, own.size):
-            return None
-        return (before[0] + own if before[0].size else own), before[1] + array.size // array.shape[axis]
+        for layer, totals in self.patches:
+            found = patches_of(layer, array, places)
+            if found is not None:
+                totals.add(found)
 
     def observed(self, chance: np.random.Generator) -> Observed:
         sample = np.concatenate(self.kept)
         if len(sample) > _KEPT:
             sample = chance.choice(sample, _KEPT, replace=False)
-        means = [np.zeros(0) if each is None or not each[1] else each[0] / each[1] for each in self.totals]
-        return Observed(low=self.low, high=self.high, sample=sample, second_mean=means[0], last_mean=means[1])
+        found = ((layer.name, totals.moments()) for layer, totals in self.patches)
+        moments = {name: each for name, each in found if each is not None}
+        return Observed(low=self.low, high=self.high, sample=sample, patches=moments)
 
 
-def observe(captured: Captured, batches: Iterable[Sequence[torch.Tensor]]) -> dict[str, Observed]:
+def observe(
+    captured: Captured, batches: Iterable[Sequence[torch.Tensor]], graph: FloatGraph | None = None
+) -> dict[str, Observed]:
     """What every real value of a graph holds over samples, by the names of the operations on real numbers.
+
+    Args:
+        captured: to run.
+        batches: of samples.
+        graph: whose layers' patches are observed, batch norms folded; None: no patches.
 
     Raises:
         CalibrationError: there are no samples, or a value is not finite; fields: value.
     """
     notes: dict[str, _Notes] = {}
-    chance = np.random.default_rng(0)
+    chance, places = np.random.default_rng(0), np.random.default_rng(1)
+    readers: dict[str, list[WeightedLayer]] = {}
+    for each in () if graph is None else graph.operations:
+        if isinstance(each, WeightedLayer):
+            readers.setdefault(each.sources[0], []).append(each)
 
     def note(name: str, tensor: torch.Tensor) -> None:
         if not tensor.dtype.is_floating_point or not tensor.numel():
@@ -72,7 +84,9 @@ def observe(captured: Captured, batches: Iterable[Sequence[torch.Tensor]]) -> di
                 f"{array[~np.isfinite(array)].ravel()[0]}; look at the loader's samples and the model's weights",
                 value=name,
             )
-        notes.setdefault(name, _Notes()).add(array, chance)
+        if name not in notes:
+            notes[name] = _Notes(readers.get(name, ()))
+        notes[name].add(array, chance, places)
 
     count = 0
     for inputs in batches:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,14 @@ from stoker.deploy.importing.samples import BATCH, Samples
 from stoker.deploy.ir.bounds import accumulator
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.ir.operations import REQUANTISED
+from stoker.deploy.lowering.folding import folded
 from stoker.deploy.lowering.grids import RANGE_RULES, Widths
 from stoker.deploy.lowering.layout import BATCH as ANY_BATCH
 from stoker.deploy.lowering.layout import Laid
 from stoker.deploy.lowering.lowering import Lowered, LoweringOptions, lower
 from stoker.deploy.lowering.observation import Observed
+from stoker.deploy.lowering.rounding import ROUNDING_RULES
+from stoker.deploy.lowering.roundings import Roundings
 from stoker.records.deploy.quantisation import LayerError, MixedRecord, QuantisationRecord, TriedRule
 
 Array = NDArray[Any]
@@ -43,11 +46,21 @@ class ImportedModel:
         captured: its graph of torch.
         graph: on real numbers.
         seen: what calibration samples showed.
+        roundings: of weights, remembered from design to design.
     """
 
     captured: Captured
     graph: FloatGraph
     seen: Mapping[str, Observed]
+    roundings: Roundings = field(default_factory=Roundings, repr=False, compare=False)
+
+    def lowered(self, options: LoweringOptions) -> Lowered:
+        """The integer graph of a design.
+
+        Raises:
+            ModelImportError: shapes or numbers that integers can't do; fields: where.
+        """
+        return lower(self.graph, self.seen, options, self.roundings)
 
     def outputs(self, samples: Samples) -> Array:
         """The first output on real numbers."""
@@ -94,7 +107,7 @@ def import_module(module: torch.nn.Module, samples: Samples) -> ImportedModel:
     with settled(module):
         captured = capture(module, tuple(each[:2] for each in calibration.inputs))
     graph = Matcher(captured, handlers()).graph()
-    return ImportedModel(captured, graph, observe(captured, calibration.batches()))
+    return ImportedModel(captured, graph, observe(captured, calibration.batches(), folded(graph)))
 
 
 def quantise(
@@ -107,8 +120,9 @@ def quantise(
 ) -> Quantised:
     """The integer model of a module.
 
-    Ranges by each rule, with and without bias correction, are measured on the search split; the least error of outputs
-    is taken. The accept split judges and chooses nothing.
+    Ranges by each rule, with and without bias correction, are measured on the search split, and the best of them with
+    weights rounded to nearest as well; the least error of outputs is taken. The accept split judges, and chooses
+    nothing.
 
     Args:
         module: any; weights stay as they are.
@@ -124,24 +138,30 @@ def quantise(
     model = import_module(module, samples)
     tried = tried_rules(model, samples, LoweringOptions(widths=widths or Widths(), shifts=shifts))
     options = best_options(tried)
-    lowered = lower(model.graph, model.seen, options)
+    lowered = model.lowered(options)
     return Quantised(lowered, options, recorded(module, model, samples, name, tried, lowered))
 
 
 def tried_rules(
     model: ImportedModel, samples: Samples, base: LoweringOptions
 ) -> list[tuple[TriedRule, LoweringOptions]]:
-    """Each way to choose ranges, measured on the search split."""
+    """Each way to choose ranges, and the best with each other way to round weights, measured on the search split."""
     search = samples.part("search")
     wanted = model.outputs(search)
-    tried: list[tuple[TriedRule, LoweringOptions]] = []
-    for rule in RANGE_RULES:
-        for corrected in (True, False):
-            options = replace(base, rule=rule, corrected=corrected)
-            made = lower(model.graph, model.seen, options)
-            error = spread_error(outputs(made.graph, search), wanted)
-            tried.append((TriedRule(rule=rule, corrected=corrected, error=error), options))
-    return tried
+
+    def measured(options: LoweringOptions) -> tuple[TriedRule, LoweringOptions]:
+        error = spread_error(outputs(model.lowered(options).graph, search), wanted)
+        tried = TriedRule(rule=options.rule, corrected=options.corrected, rounding=options.rounding, error=error)
+        return tried, options
+
+    first, *others = ROUNDING_RULES
+    tried = [
+        measured(replace(base, rule=rule, corrected=corrected, rounding=first))
+        for rule in RANGE_RULES
+        for corrected in (True, False)
+    ]
+    best = best_options(tried)
+    return [*tried, *(measured(replace(best, rounding=rounding)) for rounding in others)]
 
 
 def best_options(tried: Sequence[tuple[TriedRule, LoweringOptions]]) -> LoweringOptions:
@@ -162,6 +182,7 @@ def recorded(
         tried=[each for each, _ in tried],
         rule=taken.rule,
         corrected=taken.corrected,
+        rounding=taken.rounding,
         search=paired(outputs(lowered.graph, search), model.outputs(search), search.labels),
         accept=paired(outputs(lowered.graph, accept), model.outputs(accept), accept.labels),
         layers=layer_errors(model, lowered, accept),

@@ -13,6 +13,7 @@ from stoker.core.errors import ModelImportError
 from stoker.deploy.arithmetic.requantising import shift_of
 from stoker.deploy.floating import operations as fl
 from stoker.deploy.floating.functions import apply
+from stoker.deploy.floating.patches import WeightedLayer
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import with_ranges
 from stoker.deploy.ir.checking import checked
@@ -24,7 +25,8 @@ from stoker.deploy.lowering.grids import Grid, RangeRule, Widths, grid_of, obser
 from stoker.deploy.lowering.layout import BATCH, Atom, Group, Laid, permuted, reshaped, size_of, without_batch
 from stoker.deploy.lowering.normalising import write_log_softmax, write_norm, write_softmax
 from stoker.deploy.lowering.observation import Observed
-from stoker.deploy.lowering.rounding import RoundedWeights, round_weights
+from stoker.deploy.lowering.rounding import RoundedWeights, RoundingRule, round_weights
+from stoker.deploy.lowering.roundings import Roundings
 from stoker.deploy.lowering.writing import Writer, fresh
 
 _CLAMPED = (
@@ -50,12 +52,14 @@ class LoweringOptions:
         rule: of ranges.
         corrected: whether biases make up for the mean error of rounded weights.
         shifts: whether requantisers of layers only shift: ratios are absorbed into the weights' scales.
+        rounding: of weights: compensated, for the least error of results, or to nearest.
     """
 
     widths: Widths = field(default_factory=Widths)
     rule: RangeRule = "minmax"
     corrected: bool = True
     shifts: bool = False
+    rounding: RoundingRule = "compensated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +77,29 @@ class Lowered:
     weight_bits: Mapping[str, int]
 
 
-def lower(graph: fl.FloatGraph, seen: Mapping[str, Observed], options: LoweringOptions | None = None) -> Lowered:
+def lower(
+    graph: fl.FloatGraph, seen: Mapping[str, Observed], options: LoweringOptions | None = None,
+    roundings: Roundings | None = None,
+) -> Lowered:  # fmt: skip
     """The integer graph.
 
     Args:
         graph: on real numbers.
         seen: of each result and each real input, by name.
         options: how numbers become whole.
+        roundings: of weights of this graph in earlier designs, which are not made again.
 
     Raises:
         ModelImportError: shapes or numbers that integers can't do; fields: where.
     """
-    return _Lowering(folded(graph), seen, options or LoweringOptions()).lowered()
+    return _Lowering(folded(graph), seen, options or LoweringOptions(), roundings or Roundings()).lowered()
 
 
 class _Lowering:
-    def __init__(self, graph: fl.FloatGraph, seen: Mapping[str, Observed], options: LoweringOptions) -> None:
-        self._graph, self._seen, self._options = graph, seen, options
+    def __init__(
+        self, graph: fl.FloatGraph, seen: Mapping[str, Observed], options: LoweringOptions, roundings: Roundings
+    ) -> None:
+        self._graph, self._seen, self._options, self._roundings = graph, seen, options, roundings
         self._to = Writer()
         self._laid: dict[str, Laid] = {}
         self._weight_bits: dict[str, int] = {}
@@ -239,27 +249,24 @@ class _Lowering:
         return self._to.arranged(laid, groups), (rows,), laid.axes[:-1]
 
     def _linear(self, each: fl.FloatLinear) -> None:
-        laid, weight = self._laid[each.sources[0]], each.weight
+        laid = self._laid[each.sources[0]]
         last = laid.axes[-1]
         tail = laid.order[len(laid.order) - len(last) :]
-        if tail != last and set(tail) == set(last):
-            # The numbers lie in another order than torch's, channels last: the columns are put into theirs.
-            sizes, places = [atom.size for atom in last], [last.index(atom) for atom in tail]
-            weight = weight.reshape(len(weight), *sizes).transpose(0, *(at + 1 for at in places))
-            weight = weight.reshape(len(weight), -1)
+        moved = tail != last and set(tail) == set(last)
+        if moved:
             laid = replace(laid, axes=(*laid.axes[:-1], tail))
-            each = replace(each, weight=weight)
         source, rows, before = self._rows(laid)
         grid, ends = self._result(each)
-        means = self._means(each.sources[0], "last")
-        if means is not None and laid.axes[-1] != last:
-            means = means.reshape([atom.size for atom in last]).transpose([last.index(atom) for atom in tail]).ravel()
-        made, bits = self._rounded(each, weight, source, grid, means)
-        out = Atom(len(weight))
+        made, bits = self._rounded(each, each.weight, each.bias, source, grid)
+        weight, out = made.weight, Atom(len(each.weight))
+        if moved:
+            # The numbers lie in another order than torch's, channels last: the columns are put into theirs.
+            sizes, places = [atom.size for atom in last], [last.index(atom) + 1 for atom in tail]
+            weight = weight.reshape(out.size, *sizes).transpose(0, *places).reshape(out.size, -1)
         name = self._to.value(each.name, (*self._to.values[source].shape[:-1], out.size), grid)
         self._to.write(
             op.Linear(
-                source=source, output=name, weight=self._to.constant(f"{name}.weight", made.weight), weight_bits=bits,
+                source=source, output=name, weight=self._to.constant(f"{name}.weight", weight), weight_bits=bits,
                 bias=self._to.constant(f"{name}.bias", made.bias),
                 requantiser=self._by_channel(name, made, source, grid, ends),
             )
@@ -267,24 +274,27 @@ class _Lowering:
         self._laid[each.name] = _with_channels(name, before, rows[0], out)
 
     def _rounded(
-        self, each: fl.FloatLinear | fl.FloatConvolution | fl.FloatScale, weight: Any, source: str, grid: Grid,
-        means: Any, bias: Any = None,
-    ) -> tuple[RoundedWeights, int]:  # fmt: skip
-        bits = self._options.widths.of_weights(each.name, each.layer)
-        real = each.bias if not isinstance(each, fl.FloatScale) else bias
-        own = self._to.grid(source)
-        means = means if self._options.corrected else None
+        self, each: WeightedLayer, weight: Any, bias: Any, source: str, grid: Grid
+    ) -> tuple[RoundedWeights, int]:
+        """A layer's weights, with their axes in torch's order, as whole numbers of so many bits."""
+        options, own = self._options, self._to.grid(source)
+        bits = options.widths.of_weights(each.name, each.layer)
+        seen = self._seen.get(each.sources[0])
+        patches = None if seen is None else seen.patches.get(each.name)
+        corrected = options.corrected and patches is not None
+        means = patches.mean if patches is not None and corrected else None
+        by = self._roundings.of(each.name, options.rounding, patches, centred=corrected)
         steps = None if isinstance(each, fl.FloatScale) else each.given
-        if steps is not None:
+        if steps is not None:  # multiples of given steps: the nearest ones are they themselves
             bits, least = steps.bits, -(1 << (steps.bits - 1))
-            made = round_weights(weight, real, own, bits, means=means, given=steps.scales, least=least)
+            made = round_weights(weight, bias, own, bits, means=means, given=steps.scales, least=least)
         else:
-            made = round_weights(weight, real, own, bits, means=means)
-        if self._options.shifts and steps is None:
+            made = round_weights(weight, bias, own, bits, means=means, by=by)
+        if options.shifts and steps is None:
             ratios = made.scales * own.scale / grid.scale
             shift = _common_shift(ratios)
             scales = np.full(len(weight), 2.0**-shift * grid.scale / own.scale)
-            made = round_weights(weight, real, own, bits, means=means, given=scales)
+            made = round_weights(weight, bias, own, bits, means=means, given=scales, by=by)
         self._weight_bits[each.name] = bits * weight.size
         return made, bits
 
@@ -299,11 +309,6 @@ class _Lowering:
                 low, high = ends or grid.ends
                 return op.Requantiser(multiplier=None, shift=shift, zero_point=grid.zero_point, low=low, high=high)
         return self._to.requantiser(name, ratios, grid, ends)
-
-    def _means(self, source: str, axis: Literal["second", "last"]) -> Any:
-        seen = self._seen.get(source)
-        found = None if seen is None else seen.second_mean if axis == "second" else seen.last_mean
-        return found if found is not None and found.size else None
 
     def _image(self, laid: Laid, flat: bool) -> str:
         """A value as (height, width, channels)."""
@@ -331,18 +336,7 @@ class _Lowering:
         geometry: dict[str, Any],
     ) -> None:  # fmt: skip
         grid, ends = self._result(each)
-        groups = int(geometry.get("groups", 1))
-        means = self._means(each.sources[0], "second") if groups == 1 or weight.shape[1] == 1 else None
-        if means is not None and groups > 1:
-            # One input channel each: the mean belongs to the output channel.
-            per = np.repeat(means, len(weight) // groups)
-            made, bits = self._rounded(each, weight, source, grid, None, bias)
-            if self._options.corrected:
-                error = (made.weight * made.scales.reshape(-1, 1, 1, 1) - weight).sum(axis=(1, 2, 3)) * per
-                step = np.rint(error / (made.scales * self._to.values[source].scale)).astype(np.int64)
-                made = replace(made, bias=made.bias - step)
-        else:
-            made, bits = self._rounded(each, weight, source, grid, means, bias)
+        made, bits = self._rounded(each, weight, bias, source, grid)
         shape = self._to.values[source].shape
         name = self._to.value(each.name, (1, 1, len(weight)), grid)
         operation = op.Convolution(

@@ -1,11 +1,14 @@
-"""What calibration samples showed of each value: ends, a sample of numbers, means by channel."""
+"""What calibration samples showed of each value: ends, a sample of numbers, moments of what layers read of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+
+from stoker.deploy.floating.patches import PatchMoments
 
 Real = NDArray[np.float64]
 
@@ -18,12 +21,10 @@ class Observed:
         low: the least number.
         high: the largest.
         sample: some of the numbers, drawn with a fixed seed.
-        second_mean: the mean by axis 1 (channels of images); empty without such an axis.
-        last_mean: the mean by the last axis.
+        patches: moments of what each layer with weights reads of it at a time, by the layer's name.
     """
 
     low: float
     high: float
     sample: Real
-    second_mean: Real
-    last_mean: Real
+    patches: Mapping[str, PatchMoments] = field(default_factory=lambda: {})

@@ -37,12 +37,14 @@ class LayerError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TriedRule(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to choose ranges, measured on the search split."""
+    """One way to choose ranges and to round weights, measured on the search split."""
 
     rule: str
     corrected: bool
     """Whether biases make up for rounded weights."""
     error: float
+    rounding: str = "nearest"
+    """Of weights: ``nearest``, or ``compensated`` for the least error of what a layer returns."""
 
 
 class NarrowedWidth(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +106,8 @@ class QuantisationRecord(msgspec.Struct, frozen=True, kw_only=True):
     operations: int
     mixed: MixedRecord | None = None
     """How widths by layer were chosen, where they were."""
+    rounding: str = "nearest"
+    """Of weights, that was taken."""
     format: int = FORMAT
 
     @property

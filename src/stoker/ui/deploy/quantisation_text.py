@@ -10,6 +10,7 @@ from stoker.ui.tables import render_facts, render_table
 _SHOWN_LAYERS = 8
 _FLOAT_BITS = 32
 _RULES = {"minmax": "least and largest", "percentile": "99.95 % of numbers", "squares": "least squared error"}
+_ROUNDINGS = {"compensated": "for least error of results", "nearest": "to nearest"}
 
 
 def render_quantisation(record: QuantisationRecord, package: str, digest: str, style: Style | None = None) -> str:
@@ -22,19 +23,24 @@ def render_quantisation(record: QuantisationRecord, package: str, digest: str, s
         *_compared(record.accept),
         ("weights", f"{record.weight_bits / 8000:.1f} kB, {_share(record)} of float"),
         ("ranges by", _RULES.get(record.rule, record.rule) + (", biases corrected" if record.corrected else "")),
+        ("weights rounded", _ROUNDINGS.get(record.rounding, record.rounding)),
         ("widest sum", f"{record.widest_accumulator_bits} bits, proven from the weights"),
     ]  # fmt: skip
     worst = sorted(record.layers, key=lambda each: -each.error)[:_SHOWN_LAYERS]
     rows = [[each.name, f"{100 * each.error:.2f} %", each.layer or "(the model)"] for each in worst]
-    tried = [[_RULES.get(each.rule, each.rule), "yes" if each.corrected else "no", f"{100 * each.error:.2f} %"]
-             for each in record.tried]  # fmt: skip
+    tried = [
+        [_RULES.get(each.rule, each.rule), "yes" if each.corrected else "no",
+         _ROUNDINGS.get(each.rounding, each.rounding), f"{100 * each.error:.2f} %"]
+        for each in record.tried
+    ]  # fmt: skip
+    heads = ("rule", "biases corrected", "weights rounded", "error")
     mixed = record.mixed
     blocks = (
         [style.paint(style.cut(f"Integer model of {record.model}", style.width), 1)],
         render_facts(facts, style),
         titled(f"Widths that save {mixed.saved}", _mixed(mixed, style), style) if mixed else [],
         titled("Farthest from float", render_table(("result", "error", "module"), rows, style, right=(1,)), style),
-        titled("Ranges tried", render_table(("rule", "biases corrected", "error"), tried, style, right=(2,)), style),
+        titled("Ranges tried", render_table(heads, tried, style, right=(3,)), style),
     )
     return join(blocks, style, "")
 
