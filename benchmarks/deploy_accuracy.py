@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from benchmarks.support.deployed import ResidualNet, Task, digits, mnist, trained_task
@@ -29,9 +31,8 @@ from stoker.records.deploy.quantisation import PairedAccuracy
 BAR = Bar(
     "deploy_accuracy",
     "a residual network on whole numbers, three seeds: at 8 bits at most 0.5 % of the test set's decisions are other "
-    "ones; widths by layer take at most 0.75 times the weight bits of the narrowest uniform width, with an expected "
-    "share of changed decisions that is at most 0.05 points larger; at 3 bits weights rounded with compensation leave "
-    "at most 0.75 times the error of rounding to nearest",
+    "ones; widths by layer take at most 0.75 times the weight bits of the narrowest uniform width, and change no more; "
+    "at 3 bits weights rounded with compensation leave at most 0.75 times the error of rounding to nearest",
     headline=("flips_digits", "mixed_bits_digits", "rounding_error_digits"),
 )
 LOSS = 0.005
@@ -57,6 +58,7 @@ def measure(options: Options) -> Report:
         bits: list[float] = []
         ratios: list[float] = []
         more: list[float] = []
+        counted = np.zeros(3, np.int64)
         for seed in range(options.pick(3, 3, 1)):
             torch.manual_seed(seed)
             trained = apart(name, ResidualNet(size), data, options.pick(15, 10, 1))
@@ -73,6 +75,7 @@ def measure(options: Options) -> Report:
             flips = [unseen(trained, model, each.lowered).flips or 0 for each in (uniform, mixed)]
             more.append(expected(trained, model, mixed) - expected(trained, model, uniform))
             bits.append(mixed.measured.cost / uniform.measured.cost)
+            counted += np.array([*flips, found.samples])
             widths = " ".join(str(each) for width, each in mixed.measured.bits.items() if width.part == "weights")
             narrow.append(
                 [name, str(seed), f"{uniform.options.widths.weights}", widths, f"{bits[-1]:.3f}",
@@ -90,9 +93,14 @@ def measure(options: Options) -> Report:
         report.at_most(f"mixed_bits_{name}", f"weight bits, widths by layer over uniform, {name}", bits, 0.75, 3)
         label = f"error of scores at 3 bits, rounded with compensation over to nearest, {name}"
         report.at_most(f"rounding_error_{name}", label, ratios, 0.75, 3)
-        # Of 540 decisions a few change, and two more or less are luck: what is expected of all of them is compared.
-        label = f"expected share of flips, widths by layer less uniform, {name}"
-        report.at_most(f"mixed_more_{name}", label, more, LOSS / 10, 5)
+        # A few decisions change with each seed: they are counted together.
+        share = float(counted[1] - counted[0]) / float(counted[2])
+        report.at_most(f"mixed_more_{name}", f"share of flips, widths by layer less uniform, {name}", [share], 0.0, 4)
+        report.figure(f"mixed_expected_{name}", statistics.median(more))
+        report.note(
+            f"{name}: a few flips more or less are luck; by the sizes of errors {100 * statistics.median(more):+.3f} % "
+            "of decisions more are expected to change with widths by layer"
+        )
     report.table(["set", "seed", "uniform bits", "bits by layer", "ratio", "flips, uniform", "by layer"], narrow)
     report.table(["set", "seed", "flips", "accuracy", "float", "error"], rows)
     heads = ["set", "seed", "bits", "flips, to nearest", "compensated", "error, to nearest", "compensated"]
