@@ -44,7 +44,7 @@ class TriedRule(msgspec.Struct, frozen=True, kw_only=True):
     """Whether biases make up for rounded weights."""
     error: float
     rounding: str = "nearest"
-    """Of weights: ``nearest``, or ``compensated`` for the least error of what a layer returns."""
+    """How weights were rounded: ``nearest``, or ``compensated`` for the least error of what a layer returns."""
 
 
 class NarrowedWidth(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +107,7 @@ class QuantisationRecord(msgspec.Struct, frozen=True, kw_only=True):
     mixed: MixedRecord | None = None
     """How widths by layer were chosen, where they were."""
     rounding: str = "nearest"
-    """Of weights, that was taken."""
+    """The way to round weights that was taken."""
     format: int = FORMAT
 
     @property
