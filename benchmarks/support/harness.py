@@ -122,8 +122,8 @@ class Report:
         self.tables.append((list(head), [list(row) for row in rows]))
 
     def as_it_comes(self, row: Sequence[str]) -> list[str]:
-        """The row of a table, printed on standard error at once: what is measured is kept if the rest does not end."""
-        print("  " + "  ".join(row).rstrip(), file=sys.stderr, flush=True)
+        """The row of a table, printed at once as well: what is measured is kept if the rest does not end."""
+        print("  " + "  ".join(row).rstrip(), flush=True)
         return list(row)
 
     def note(self, text: str) -> None:
