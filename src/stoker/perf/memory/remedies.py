@@ -58,10 +58,7 @@ def sharded(
         gathered_bytes: weights and gradients that are whole at a time, where these are shared.
         cut: whether ranks may update parts of a weight each (ZeRO-1).
     """
-    if not weights and (updates := Updates.of(timeline)) is not None:
-        lives = updates.of_fullest(ranks, cut=cut)
-        changed = msgspec.structs.replace(timeline, buffers=lives)
-        return with_copies(changed, gathered_bytes) if gathered_bytes else changed
+    updates = None if weights else Updates.of(timeline)
 
     def share(each: BufferLife) -> BufferLife:
         if is_of_updates(each) or (weights and each.category in ("parameters", "gradients")):
@@ -70,7 +67,7 @@ def sharded(
             return msgspec.structs.replace(each, bytes=part)
         return each
 
-    lives = tuple(map(share, timeline.buffers))
+    lives = tuple(map(share, timeline.buffers)) if updates is None else updates.of_fullest(ranks, cut=cut)
     changed = msgspec.structs.replace(timeline, buffers=lives)
     return with_copies(changed, gathered_bytes) if gathered_bytes else changed
 
