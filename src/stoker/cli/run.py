@@ -58,11 +58,13 @@ def _planned(settings: RunSettings, program: list[str]) -> tuple[str, bool]:
     from stoker.run.elastic.inner_program import traceable
     from stoker.run.fitting.planning import prepare
 
-    if not settings.report.quiet and os.environ.get("RANK", "0") == "0":
-        words = traceable(program) or program
-        name = " ".join(words[:2] if words[0] == "-m" else words[:1])
-        say(f"tracing `{name}`, which computes nothing and prints unseen, to see what holds its memory")
-    plan, file = prepare(settings, program)
+    def say_tracing() -> None:
+        if not settings.report.quiet and os.environ.get("RANK", "0") == "0":
+            words = traceable(program) or program
+            name = " ".join(words[:2] if words[0] == "-m" else words[:1])
+            say(f"tracing `{name}`, which computes nothing and prints unseen, to see what holds its memory")
+
+    plan, file = prepare(settings, program, say_tracing)
     return file, settings.fitting.fit == "auto" and bool(plan and plan.changes and plan.of("expandable"))
 
 

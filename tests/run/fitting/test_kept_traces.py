@@ -258,9 +258,13 @@ def test_a_program_is_traced_again_if_a_file_that_it_read_has_changed_and_only_t
     def traced() -> int:
         runs = home / "runs"
         before = len(runs.read_text().splitlines()) if runs.exists() else 0
-        command = ["stoker", "run", "--fit", "auto", "--device-memory", "1GB", "--run-dir", "../run", "train.py"]
-        programs.run([sys.executable, "-m", *command], cwd=home, env=environ, check=True, capture_output=True)
-        return len(runs.read_text().splitlines()) - before - 1
+        command = ["stoker", "run", "--fit", "auto", "--device-memory", "1GB", "--run-dir", "own-run", "train.py"]
+        done = programs.run(
+            [sys.executable, "-m", *command], cwd=home, env=environ, check=True, capture_output=True, text=True
+        )
+        found = len(runs.read_text().splitlines()) - before - 1
+        assert done.stderr.count("stoker: tracing `train.py`") == found, "what is not done is not said"
+        return found
 
     assert [traced(), traced()] == [1, 0]
     (tmp_path / "conf.json").write_text('{"batch": 16}')

@@ -25,6 +25,9 @@ import msgspec
 from stoker import __version__
 from stoker.core.texts import to_json
 from stoker.perf.features.child_process import input_stamp
+from stoker.records.exchange_file import EXCHANGE_FILE
+from stoker.records.fitting_file import FIT_FILE
+from stoker.records.runlog import events_name, header_name
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -45,6 +48,7 @@ _LIBRARIES = ("torch", "transformers", "lightning", "pytorch-lightning", "accele
 _MOST_FILES = 2000
 """Files below the program's folder that its fingerprint reads; of a larger folder, these first."""
 _MOST_FOLDERS = 1000
+_RECORDS = {events_name(0), header_name(0), FIT_FILE, EXCHANGE_FILE}
 _NO_PROGRAM = ("stoker-runs", "node_modules", "site-packages", "build", "dist")
 
 
@@ -207,9 +211,16 @@ def _below(home: Path) -> Iterator[Path]:
             found = sorted(os.scandir(waiting.popleft()), key=lambda each: each.name)
         except OSError:
             continue
+        if _is_of_run({each.name for each in found}):
+            continue
         for each in found:
             if each.is_dir(follow_symlinks=False):
                 if not each.name.startswith((".", "__")) and each.name not in _NO_PROGRAM:
                     waiting.append(each.path)
             elif each.name.endswith((".py", ".json", ".yaml", ".yml", ".toml")):
                 yield Path(each.path)
+
+
+def _is_of_run(names: set[str]) -> bool:
+    """Whether a folder holds what stoker records of a run, which is new with each, and no python."""
+    return bool(names & _RECORDS) and not any(name.endswith(".py") for name in names)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -40,10 +40,13 @@ _CHUNKS = ((2, False), (4, False), (4, True), (8, True), (16, True))
 
 @replays_forgotten()
 @children_are_forks()
-def prepare(settings: RunSettings, program: Sequence[str]) -> tuple[FitPlan | None, str]:
+def prepare(
+    settings: RunSettings, program: Sequence[str], begins: Callable[[], object] = lambda: None
+) -> tuple[FitPlan | None, str]:
     """Plans, says the plan in one line, and returns it with the file that hands it to the program's processes.
 
-    Of a program of several ranks the first one plans; the others have no plan yet, and no file.
+    Of a program of several ranks the first one plans; the others have no plan yet, and no file. ``begins`` is called
+    if the program is traced now, as no trace is kept.
 
     Raises:
         ConfigError: there is no budget, or the ranks of the program are not known.
@@ -56,10 +59,10 @@ def prepare(settings: RunSettings, program: Sequence[str]) -> tuple[FitPlan | No
         return None, FROM_FIRST
     device = device_of(settings.fitting.device_memory_bytes)
     if place is None:
-        plan = plan_of(program, device)
+        plan = plan_of(program, device, begins)
         file = _handed(to_json(plan), ".json")
     else:
-        plans = plans_of(place, device)
+        plans = plans_of(place, device, begins)
         plan = chosen(plans, assumed_link(), "gloo" if device.emulated else "nccl")
         file = _handed(to_json(plans), RANKED)
     says = [] if settings.report.quiet else write_advice_lines(plan)
@@ -73,14 +76,14 @@ def prepare(settings: RunSettings, program: Sequence[str]) -> tuple[FitPlan | No
     return plan, str(file)
 
 
-def plan_of(program: Sequence[str], device: FitDevice) -> FitPlan:
+def plan_of(program: Sequence[str], device: FitDevice, begins: Callable[[], object] = lambda: None) -> FitPlan:
     """The certified plan of a program of one process; the nearest miss where nothing fits.
 
     Raises:
         TracingError: the program cannot be traced.
     """
     name = program[1] if program[0] == "-m" and len(program) > 1 else program[0]
-    traced = trace(program, device.target)
+    traced = trace(program, device.target, begins=begins)
     question = FitQuestion(
         name=os.path.basename(name), features=traced.features,
         timeline=priced(traced.features, traced.timeline, device),

@@ -6,7 +6,7 @@ The first rank traces and plans before it starts; the others hear of it when the
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec.structs
@@ -81,14 +81,14 @@ def _number(words: Sequence[str], names: Sequence[str], default: int) -> int:
     return default
 
 
-def plans_of(place: PlannedRanks, device: FitDevice) -> RankedFits:
+def plans_of(place: PlannedRanks, device: FitDevice, begins: Callable[[], object] = lambda: None) -> RankedFits:
     """A certified plan for each way to share that may be chosen; the nearest miss where none fits.
 
     Raises:
         TracingError: the program cannot be traced.
     """
     with as_rank_of(place.ranks):
-        traced = trace(place.program, device.target)
+        traced = trace(place.program, device.target, begins=begins)
         words = [*place.program, "", ""]
         name = words[1] if words[0] == "-m" else words[0]
         question = FitQuestion(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -44,13 +44,16 @@ class Certified(msgspec.Struct, frozen=True, kw_only=True):
     """What of the plan could not be applied, by the path of a module or the kind of a measure, and why."""
 
 
-def trace(program: Sequence[str], target: str, *, folder: Path | None = None) -> TracedFit:
+def trace(
+    program: Sequence[str], target: str, *, folder: Path | None = None, begins: Callable[[], object] = lambda: None
+) -> TracedFit:
     """The program as it is.
 
     Args:
         program: a script, or ``-m`` and a module, and arguments.
         target: whose kernels are chosen, ``cuda`` or ``cpu``.
         folder: where traces are kept; None for the user's.
+        begins: called if it is traced now, as none is kept.
 
     Raises:
         TracingError: it cannot be traced.
@@ -59,6 +62,7 @@ def trace(program: Sequence[str], target: str, *, folder: Path | None = None) ->
     found = kept.read(TracedFit)
     if found is not None:
         return found
+    begins()
     begun_ns = time.time_ns()
     with unseen(shows_errors=True):
         traced, model = look(program, target)
