@@ -123,7 +123,10 @@ def apart(
 
 
 def chosen(model: ImportedModel, known: Samples, options: LoweringOptions) -> tuple[MixedDesign, MixedDesign]:
-    """The narrowest uniform width within the loss, and the narrowest widths by layer that lose no more than it does."""
+    """The narrowest uniform width within the loss, and the narrowest widths by layer that lose no more than it does.
+
+    On each split no more than it loses there: splits differ by more than designs do.
+    """
     search, accept = known.part("search"), known.part("accept")
     uniform: MixedDesign | None = None
     for bits in range(8, 1, -1):
@@ -135,8 +138,7 @@ def chosen(model: ImportedModel, known: Samples, options: LoweringOptions) -> tu
         measured = Measured(bits={}, cost=memory(lowered), error=0.0, loss=losses[0])
         uniform = MixedDesign(measured=measured, options=own, lowered=lowered, accepted=losses[1])
     assert uniform is not None
-    most = max(uniform.measured.loss, uniform.accepted)
-    return uniform, accepted(mixed_designs(model, known, options, most=most), most)
+    return uniform, accepted(mixed_designs(model, known, options, most=uniform.measured.loss), uniform.accepted)
 
 
 def both_roundings(model: ImportedModel, known: Samples, bits: int) -> list[Lowered]:
