@@ -15,9 +15,6 @@ from stoker.serve.processes.messages import FRAMING, EngineMessage
 from stoker.wire.framing import Frame
 from stoker.wire.polled import PolledChannel
 
-_LAST = 19
-"""The lowest priority."""
-
 
 class ForkLoop:
     """Acts on messages until the service is gone, and forks in between.
@@ -77,7 +74,8 @@ class ForkLoop:
             traceback.print_exc()
         finally:
             # The kernel takes its memory apart for milliseconds: behind those that answer requests.
-            os.setpriority(os.PRIO_PROCESS, 0, _LAST)
+            with contextlib.suppress(OSError):
+                os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
             os._exit(0)
 
 

@@ -208,7 +208,8 @@ class EnginePool:
                 (self._model_pidfd,) = frame.fds
             elif frame.kind is EngineMessage.LOADED:
                 self._loaded = True
-                for _ in range(self.settings.engines - len(self.engines)):
+                # Where others answer meanwhile, one after the other: two that warm at once would take two cores.
+                for _ in range(1 if self._behind else self.settings.engines - len(self.engines)):
                     self._fork()
             elif frame.kind is EngineMessage.FAILED:
                 self._fail(unpack(frame.body, Failure).text)
@@ -261,6 +262,8 @@ class EnginePool:
             if not self._first.done():
                 self._first.set_result(engine.ready)
             self._behind = False
+            if len(self.engines) < self.settings.engines:
+                self._fork()
             self._listener.engines_changed(self.num_ready)
             self._listener.engine_idle()
         elif frame.kind is EngineMessage.FAILED:
