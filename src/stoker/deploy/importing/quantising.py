@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from stoker.deploy.comparing import paired, size_error, spread_error
 from stoker.deploy.engines.law import NumpyEngine
+from stoker.deploy.floating.column_tables import with_column_tables
 from stoker.deploy.floating.operations import FloatGraph
 from stoker.deploy.importing.exporting import Captured, capture
 from stoker.deploy.importing.handlers import handlers
 from stoker.deploy.importing.matching import Matcher
-from stoker.deploy.importing.observing import numbers, observe, run, values_of
+from stoker.deploy.importing.observing import check_row_numbers, numbers, observe, run, values_of
 from stoker.deploy.importing.rounding_layers import settled
 from stoker.deploy.importing.samples import BATCH, Samples
 from stoker.deploy.ir.bounds import accumulator
@@ -106,7 +107,8 @@ def import_module(module: torch.nn.Module, samples: Samples) -> ImportedModel:
     calibration = samples.part("calibrate")
     with settled(module):
         captured = capture(module, tuple(each[:2] for each in calibration.inputs))
-    graph = Matcher(captured, handlers()).graph()
+    graph = with_column_tables(Matcher(captured, handlers()).graph())
+    check_row_numbers(graph, samples.inputs)
     return ImportedModel(captured, graph, observe(captured, calibration.batches(), folded(graph)))
 
 

@@ -14,6 +14,7 @@ from stoker.deploy.arithmetic.requantising import shift_of
 from stoker.deploy.floating import operations as fl
 from stoker.deploy.floating.functions import apply
 from stoker.deploy.floating.patches import WeightedLayer
+from stoker.deploy.floating.row_numbers import rows_read
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import with_ranges
 from stoker.deploy.ir.checking import checked
@@ -101,6 +102,7 @@ class _Lowering:
     ) -> None:
         self._graph, self._seen, self._options, self._roundings = graph, seen, options, roundings
         self._to = Writer()
+        self._rows_read = rows_read(graph)
         self._laid: dict[str, Laid] = {}
         self._weight_bits: dict[str, int] = {}
         self._uses = Counter([name for each in graph.operations for name in each.sources] + [*graph.outputs.values()])
@@ -147,25 +149,14 @@ class _Lowering:
         order = (*range(1, len(sizes)), 0) if images and len(sizes) > 1 else tuple(range(len(sizes)))
         atoms = [(Atom(size),) if size > 1 else () for size in sizes]
         if each.whole:
-            rows = min(
-                (len(operation.table) for operation in self._graph.operations
-                 if isinstance(operation, fl.FloatEmbedding) and self._reads(operation.sources[0], each.name)),
-                default=1,
-            )  # fmt: skip
-            grid = Grid(bits=max(1, (rows - 1).bit_length()), signed=False, scale=1.0, zero_point=0)
-            value = self._to.value(each.name, [sizes[axis] for axis in order], grid, (0, rows - 1))
+            read = self._rows_read[each.name]
+            grid = Grid(bits=read.bits, signed=False, scale=1.0, zero_point=0)
+            value = self._to.row_numbers(each.name, read.rows.transpose(order) - 1, grid, joined=read.joined)
         else:
             value = self._to.value(each.name, [sizes[axis] for axis in order], self._grid(each.name, ""))
         self._laid[each.name] = Laid(value, ((BATCH,), *atoms), tuple(atom for axis in order for atom in atoms[axis]))
         dtype: Literal["float32", "int64"] = "int64" if each.whole else "float32"
         return ModelPort(name=each.name, value=value, dtype=dtype, shape=sizes, order=order)
-
-    def _reads(self, name: str, source: str) -> bool:
-        """Whether a value is another one, moved."""
-        by_name = {each.name: each for each in self._graph.operations}
-        while name != source and name in by_name and len(by_name[name].sources) == 1:
-            name = by_name[name].sources[0]
-        return name == source
 
     def _output(self, name: str, value: str) -> ModelPort:
         laid = self._laid[value]
@@ -186,6 +177,8 @@ class _Lowering:
         given = self._graph.grids.get(name)
         if given is not None:
             return Grid(bits=given.bits, signed=given.signed, scale=given.scale, zero_point=given.zero_point)
+        if name not in self._seen:
+            raise ValueError("must compute with real numbers, and was given whole ones")
         return observed_grid(self._seen[name], bits, self._options.rule)
 
     def _on_given_grid(self, each: fl.FloatOperation) -> None:
