@@ -29,6 +29,7 @@ from stoker.deploy.lowering.grids import RANGE_RULES, Widths
 from stoker.deploy.lowering.layout import BATCH as ANY_BATCH
 from stoker.deploy.lowering.layout import Laid
 from stoker.deploy.lowering.lowering import Lowered, LoweringOptions, lower
+from stoker.deploy.lowering.naming import check_names
 from stoker.deploy.lowering.observation import Observed
 from stoker.deploy.lowering.rounding import ROUNDING_RULES
 from stoker.deploy.lowering.roundings import Roundings
@@ -62,6 +63,16 @@ class ImportedModel:
             ModelImportError: shapes or numbers that integers can't do; fields: where.
         """
         return lower(self.graph, self.seen, options, self.roundings)
+
+    def check_names(self, widths: Widths) -> None:
+        """Refuses widths by layer that name what has none.
+
+        Raises:
+            ConfigError: with the closest names.
+            ModelImportError: shapes or numbers that integers can't do; fields: where.
+        """
+        if widths.weights_by_layer or widths.activations_by_layer:
+            check_names(widths, self.lowered(LoweringOptions(widths=widths)).named, self.graph)
 
     def outputs(self, samples: Samples) -> Array:
         """The first output on real numbers."""
@@ -138,6 +149,7 @@ def quantise(
         CalibrationError: a value is not finite; fields: value.
     """
     model = import_module(module, samples)
+    model.check_names(widths or Widths())
     tried = tried_rules(model, samples, LoweringOptions(widths=widths or Widths(), shifts=shifts))
     options = best_options(tried)
     lowered = model.lowered(options)
