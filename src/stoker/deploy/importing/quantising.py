@@ -74,18 +74,17 @@ class ImportedModel:
         if widths.weights_by_layer or widths.activations_by_layer:
             check_names(widths, self.lowered(LoweringOptions(widths=widths)).named, self.graph)
 
-    def outputs(self, samples: Samples) -> Array:
-        """The first output on real numbers."""
-        found: list[Array] = []
-        wanted = self.captured.outputs[0]
+    def outputs(self, samples: Samples) -> list[Array]:
+        """All outputs on real numbers, in order."""
+        found: dict[str, list[Array]] = {name: [] for name in self.captured.outputs}
 
         def note(name: str, tensor: torch.Tensor) -> None:
-            if name == wanted:
-                found.append(numbers(tensor))
+            if name in found:
+                found[name].append(numbers(tensor))
 
         for inputs in samples.batches():
             run(self.captured, inputs, note)
-        return np.concatenate(found)
+        return [np.concatenate(found[name]) for name in self.captured.outputs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ def import_module(module: torch.nn.Module, samples: Samples) -> ImportedModel:
 
     Raises:
         ModelImportError: it can't be exported, or an operation is not supported; fields: where.
-        CalibrationError: a value is not finite; fields: value.
+        CalibrationError: a value is not finite, or a number is no row of its table; fields: value.
     """
     calibration = samples.part("calibrate")
     with settled(module):
@@ -134,8 +133,8 @@ def quantise(
     """The integer model of a module.
 
     Ranges by each rule, with and without bias correction, are measured on the search split, and the best of them with
-    weights rounded to nearest as well; the least error of outputs is taken. The accept split judges, and chooses
-    nothing.
+    weights rounded to nearest as well; the least error of outputs is taken, of several outputs the largest of theirs.
+    The accept split judges, and chooses nothing.
 
     Args:
         module: any; weights stay as they are.
@@ -146,7 +145,8 @@ def quantise(
 
     Raises:
         ModelImportError: it can't be exported, or an operation is not supported; fields: where.
-        CalibrationError: a value is not finite; fields: value.
+        CalibrationError: a value is not finite, or a number is no row of its table; fields: value.
+        ConfigError: widths name what has none.
     """
     model = import_module(module, samples)
     model.check_names(widths or Widths())
@@ -189,7 +189,7 @@ def recorded(
 ) -> QuantisationRecord:  # fmt: skip
     """How an integer model compares with its module, on both splits."""
     search, accept = samples.part("search"), samples.part("accept")
-    taken = best_options(tried)
+    taken, names = best_options(tried), [port.name for port in lowered.graph.outputs]
     return QuantisationRecord(
         model=name,
         calibrated_on=len(samples.part("calibrate")),
@@ -197,8 +197,8 @@ def recorded(
         rule=taken.rule,
         corrected=taken.corrected,
         rounding=taken.rounding,
-        search=paired(outputs(lowered.graph, search), model.outputs(search), search.labels),
-        accept=paired(outputs(lowered.graph, accept), model.outputs(accept), accept.labels),
+        search=paired(outputs(lowered.graph, search), model.outputs(search), search.labels, names),
+        accept=paired(outputs(lowered.graph, accept), model.outputs(accept), accept.labels, names),
         layers=layer_errors(model, lowered, accept),
         parameters=sum(each.numel() for each in module.parameters()),
         weight_bits=sum(lowered.weight_bits.values()),
@@ -208,16 +208,15 @@ def recorded(
     )
 
 
-def outputs(graph: IntegerGraph, samples: Samples) -> Array:
-    """The first output on whole numbers, by the law."""
+def outputs(graph: IntegerGraph, samples: Samples) -> list[Array]:
+    """All outputs on whole numbers, by the law, in order."""
     engine = NumpyEngine(graph)
     names = [port.name for port in graph.inputs]
-    first = graph.outputs[0].name
     parts = [
-        engine({name: np.asarray(each.numpy()) for name, each in zip(names, inputs, strict=True)})[first]
+        engine({name: np.asarray(each.numpy()) for name, each in zip(names, inputs, strict=True)})
         for inputs in samples.batches()
     ]
-    return np.concatenate(parts)
+    return [np.concatenate([each[port.name] for each in parts]) for port in graph.outputs]
 
 
 def layer_errors(model: ImportedModel, lowered: Lowered, samples: Samples) -> list[LayerError]:
