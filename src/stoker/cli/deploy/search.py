@@ -204,11 +204,14 @@ def model_for(part: Fpga, file: Path | None) -> ResourceModel:
 
 
 def _loss(package: IntegerPackage) -> float | None:
-    """Share of flips on samples that chose nothing; the relative error where outputs are no scores."""
+    """Share of flips on samples that chose nothing, or the relative error of outputs that are no scores, if more."""
     if package.accuracy is None:
         return None
     found = package.accuracy.accept
-    return found.error if found.flips is None else found.flips / max(1, found.samples)
+    if found.flips is None:
+        return found.error
+    others = [each.error for each in found.outputs if each.flips is None]
+    return max([found.flips / max(1, found.samples), *others])
 
 
 def _rate(text: str) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.deploy.ir.graph import IntegerGraph, Integers
+from stoker.deploy.ir.row_numbers import UNREAD, highs_of_caller
 from stoker.deploy.ir.values import IntegerValue, ModelPort
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -66,10 +67,25 @@ def _accepted(port: ModelPort, value: IntegerValue, array: NDArray[Any]) -> NDAr
         raise ValueError(f"`{port.name}` must have the shape ({wanted}), got {array.shape}")
     if array.dtype.kind not in ("iu" if port.dtype == "int64" else "fiu"):
         raise ValueError(f"`{port.name}` must hold {port.dtype}, got {array.dtype}")
-    if port.dtype == "int64" and array.size and not value.low <= int(array.min()) <= int(array.max()) <= value.high:
+    if value.highs:
+        array = _within(port, value, array)
+    elif port.dtype == "int64" and array.size and not value.low <= int(array.min()) <= int(array.max()) <= value.high:
         found = f"{int(array.min())} to {int(array.max())}"
         raise ValueError(f"`{port.name}` must hold {value.low} to {value.high}, got {found}")
     return np.ascontiguousarray(array, port.dtype)
+
+
+def _within(port: ModelPort, value: IntegerValue, array: NDArray[Any]) -> NDArray[Any]:
+    """Row numbers of several tables, 0 where nothing reads them."""
+    highs = highs_of_caller(port, value)
+    read = highs != UNREAD
+    wrong = read & ((array < 0) | (array > highs))
+    if wrong.any():
+        first = np.argwhere(wrong)[0]
+        place = tuple(first[1:].tolist())
+        at = ", ".join(map(str, (":", *place)))
+        raise ValueError(f"`{port.name}[{at}]` must hold 0 to {highs[place]}, got {array[tuple(first)]}")
+    return array if read.all() else np.where(read, array, 0)
 
 
 def _taken(port: ModelPort, value: IntegerValue, array: NDArray[Any]) -> Integers:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from stoker.deploy.engines.law import NumpyEngine
 from stoker.deploy.hardware.host_inputs import device_inputs
 from stoker.deploy.ir.graph import IntegerGraph, Integers
+from stoker.deploy.ir.row_numbers import highs_of
 from stoker.deploy.rtl.generate import read_design
 from stoker.deploy.tools.simulation import Outcome, Stalls, simulate
 from stoker.deploy.tools.verilator import lint, simulator
@@ -135,10 +136,11 @@ def problem_of(outcome: Outcome, description: DescribedDesign, samples: int) -> 
 
 
 def random_samples(graph: IntegerGraph, samples: int, seed: int) -> dict[str, NDArray[np.int32]]:
-    """Input values of the whole range of each input."""
+    """Input values of the whole range of each input, at each place."""
     random = np.random.default_rng(seed)
     values = {port.value: graph.value(port) for port in graph.inputs}
+    ends = {name: np.maximum(highs_of(value), 0) if value.highs else value.high for name, value in values.items()}
     return {
-        name: random.integers(value.low, value.high + 1, (samples, *value.shape)).astype(np.int32)
+        name: random.integers(value.low, ends[name] + 1, (samples, *value.shape)).astype(np.int32)
         for name, value in values.items()
     }

@@ -11,8 +11,9 @@ import torch
 from torch import fx
 
 from stoker.core.errors import CalibrationError
-from stoker.deploy.floating.operations import FloatGraph
+from stoker.deploy.floating.operations import FloatEmbedding, FloatGraph
 from stoker.deploy.floating.patches import PatchTotals, WeightedLayer, patches_of
+from stoker.deploy.floating.row_numbers import rows_read
 from stoker.deploy.importing.exporting import Captured
 from stoker.deploy.importing.matching import arguments
 from stoker.deploy.lowering.observation import Observed, Real
@@ -95,6 +96,31 @@ def observe(
     if not count:
         raise CalibrationError("calibration needs at least one batch of samples, got none", value="")
     return {name: each.observed(chance) for name, each in notes.items()}
+
+
+def check_row_numbers(graph: FloatGraph, inputs: Sequence[torch.Tensor]) -> None:
+    """Refuses samples with numbers that are no rows of the tables that read them.
+
+    Raises:
+        CalibrationError: with the input, the place in a sample, the table and its rows; fields: value.
+        ModelImportError: a table's row numbers are computed; fields: where.
+    """
+    read = rows_read(graph)
+    for port, tensor in zip(graph.inputs, inputs, strict=True):
+        if port.name not in read:
+            continue
+        own, array = read[port.name], tensor.numpy()
+        wrong = (own.tables >= 0) & ((array < 0) | (array >= own.rows))
+        if wrong.any():
+            first = tuple(np.argwhere(wrong)[0].tolist())
+            table, at = graph.operations[own.tables[first[1:]]], ", ".join(map(str, (":", *first[1:])))
+            assert isinstance(table, FloatEmbedding)
+            raise CalibrationError(
+                f"`{port.name}[{at}]` must hold row numbers of `{table.layer or table.name}`, which has "
+                f"{len(table.table)} rows, 0 to {len(table.table) - 1}, and sample {first[0]} holds {array[first]}; "
+                "look at the loader's samples, or make the table larger",
+                value=port.name,
+            )
 
 
 def values_of(captured: Captured, inputs: Sequence[torch.Tensor]) -> dict[str, Real]:

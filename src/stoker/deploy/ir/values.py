@@ -12,7 +12,7 @@ MOST_INDEX_BITS = 32
 """Widest integer input: row numbers of embedding tables."""
 
 
-class IntegerValue(msgspec.Struct, frozen=True, kw_only=True):
+class IntegerValue(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An integer tensor on an edge; it stands for ``scale * (q - zero_point)``."""
 
     name: str
@@ -26,6 +26,9 @@ class IntegerValue(msgspec.Struct, frozen=True, kw_only=True):
     low: int
     high: int
     """The least and the largest number that can occur, derived from the weights; within the type's."""
+    highs: tuple[int, ...] = ()
+    """Of row numbers that differ by place: the largest at each place of the shape, flattened; -1 where nothing reads
+    them, and a caller's number is taken as 0. Empty: ``high`` everywhere."""
 
     @property
     def type_low(self) -> int:
