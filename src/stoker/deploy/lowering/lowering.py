@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from stoker.deploy.ir.bounds import with_ranges
 from stoker.deploy.ir.checking import checked
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.ir.pruning import pruned
-from stoker.deploy.ir.values import ModelPort
+from stoker.deploy.ir.values import Dtype, ModelPort
 from stoker.deploy.lowering.folding import folded, only_leaves
 from stoker.deploy.lowering.grids import Grid, RangeRule, Widths, grid_of, observed_grid
 from stoker.deploy.lowering.layout import BATCH, Atom, Group, Laid, permuted, reshaped, size_of, without_batch
@@ -147,25 +148,13 @@ class _Lowering:
         order = (*range(1, len(sizes)), 0) if images and len(sizes) > 1 else tuple(range(len(sizes)))
         atoms = [(Atom(size),) if size > 1 else () for size in sizes]
         if each.whole:
-            rows = min(
-                (len(operation.table) for operation in self._graph.operations
-                 if isinstance(operation, fl.FloatEmbedding) and self._reads(operation.sources[0], each.name)),
-                default=1,
-            )  # fmt: skip
-            grid = Grid(bits=max(1, (rows - 1).bit_length()), signed=False, scale=1.0, zero_point=0)
-            value = self._to.value(each.name, [sizes[axis] for axis in order], grid, (0, rows - 1))
+            grid = Grid(bits=max(1, (each.count - 1).bit_length()), signed=False, scale=1.0, zero_point=0)
+            value = self._to.value(each.name, [sizes[axis] for axis in order], grid, (0, each.count - 1))
         else:
             value = self._to.value(each.name, [sizes[axis] for axis in order], self._grid(each.name, ""))
         self._laid[each.name] = Laid(value, ((BATCH,), *atoms), tuple(atom for axis in order for atom in atoms[axis]))
-        dtype: Literal["float32", "int64"] = "int64" if each.whole else "float32"
+        dtype: Dtype = "bool" if each.truth else "int64" if each.whole else "float32"
         return ModelPort(name=each.name, value=value, dtype=dtype, shape=sizes, order=order)
-
-    def _reads(self, name: str, source: str) -> bool:
-        """Whether a value is another one, moved."""
-        by_name = {each.name: each for each in self._graph.operations}
-        while name != source and name in by_name and len(by_name[name].sources) == 1:
-            name = by_name[name].sources[0]
-        return name == source
 
     def _output(self, name: str, value: str) -> ModelPort:
         laid = self._laid[value]
@@ -232,6 +221,8 @@ class _Lowering:
                 self._mean(each)
             case fl.FloatEmbedding():
                 self._embedding(each)
+            case fl.FloatLookup():
+                self._lookup(each)
             case fl.FloatNorm():
                 self._norm(each)
             case fl.FloatSoftmax():
@@ -531,6 +522,25 @@ class _Lowering:
         self._weight_bits[each.name] = bits * each.table.size
         self._laid[each.name] = _with_channels(name, before, rows[0], out)
 
+    def _lookup(self, each: fl.FloatLookup) -> None:
+        """A table by one value; by several, one with a number for each combination of theirs."""
+        sources, order = self._alike([self._laid[name] for name in each.sources])
+        shape = np.broadcast_shapes(*(self._to.values[name].shape for name in sources))
+        grid, counts, source = self._grid(each.name, each.layer), each.table.shape, sources[0]
+        if len(sources) > 1:
+            high = each.table.size - 1
+            own = Grid(bits=high.bit_length(), signed=False, scale=1.0, zero_point=0)
+            source = self._to.value(f"{each.name}.index", shape, own)
+            factors = tuple(math.prod(counts[at + 1 :]) for at in range(len(counts)))
+            by = op.Requantiser(multiplier=None, shift=0, zero_point=0, low=0, high=high)
+            self._to.write(op.Add(sources=tuple(sources), output=source, multipliers=factors, requantiser=by))
+        value = self._to.values[source]
+        table = np.zeros(1 << value.bits, np.int64)
+        table[: each.table.size] = each.table.ravel()
+        name = self._to.value(each.name, shape, grid)
+        self._to.write(op.Table(source=source, output=name, table=self._to.constant(f"{name}.table", table)))
+        self._laid[each.name] = self._spread(name, each.name, order)
+
     def _norm(self, each: fl.FloatNorm) -> None:
         laid = self._laid[each.sources[0]]
         source, rows, before = self._rows(laid)
@@ -546,13 +556,21 @@ class _Lowering:
             leaves = each.name not in self._graph.grids and only_leaves(self._graph, each.name)
             name = write_log_softmax(self._to, each, source, None if leaves else self._grid(each.name, each.layer))
         else:
-            name = write_softmax(self._to, each, source, self._options.widths.of_result(each.name, each.layer))
+            counts = None
+            if len(each.sources) > 1:
+                mask = self._laid[each.sources[1]]
+                pairs = zip(laid.axes, mask.axes, strict=True)
+                counts = self._to.arranged(mask, [group for own, group in pairs if own != (BATCH,)])
+            bits = self._options.widths.of_result(each.name, each.layer)
+            name = write_softmax(self._to, each, source, bits, counts)
         axes = fresh(laid.axes)
         self._laid[each.name] = Laid(name, axes, tuple(atom for group in axes for atom in without_batch(group)))
 
     def _constant(self, each: fl.FloatConstant) -> None:
         bits = self._options.widths.of_result(each.name, each.layer)
         grid = grid_of(float(each.array.min()), float(each.array.max()), bits)
+        if each.name in self._graph.grids:
+            grid = self._chosen_grid(each.name, bits)
         shape = each.array.shape
         name = self._to.fixed(each.name, grid.steps(each.array).astype(np.int64), grid)
         atoms = [(Atom(size),) if size > 1 else () for size in shape]
