@@ -68,6 +68,14 @@ def expanded(self: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> torch.Tens
     return attended(self, x, inverted.masked_fill(inverted.to(torch.bool), torch.finfo(x.dtype).min))
 
 
+def flattened(self: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Heads and samples are one axis after the mask was added."""
+    query, key, value = heads_of(self, x)
+    scores = query @ key.transpose(-2, -1) / 2 + (1.0 - mask[:, None, None, :]) * -10000.0
+    shares = scores.view(-1, LENGTH, LENGTH).softmax(-1)
+    return torch.bmm(shares, value.reshape(-1, LENGTH, WIDTH // HEADS)).view(-1, HEADS, LENGTH, WIDTH // HEADS)
+
+
 def both_ways(self: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Each input twice, along rows and along columns, and a diagonal; no product of what each says."""
     near = torch.eye(LENGTH, dtype=torch.bool)
@@ -82,6 +90,13 @@ def averaged(self: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> torch.Tens
     """A mean over what counts, after a layer whose results elsewhere are 0."""
     hidden = self.l(x).masked_fill(~mask.unsqueeze(-1), 0.0)
     return hidden.sum(1) * (mask.to(x.dtype).sum(1, keepdim=True) + 1).reciprocal()
+
+
+def with_a_token(self: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """A token before the others, which counts in every sample."""
+    tokens = torch.cat([self.token.weight[None].expand(x.shape[0], -1, -1), x[:, 1:]], 1)
+    counts = torch.cat([torch.ones(mask.shape[0], 1, dtype=torch.long), mask[:, 1:]], 1)
+    return attended(self, tokens, counts[:, None, None].to(torch.bool))
 
 
 def padded(self: nn.Module, ids: torch.Tensor) -> torch.Tensor:
@@ -137,6 +152,8 @@ def masked_models() -> dict[str, tuple[nn.Module, Callable[[int], Inputs]]]:
         "chosen": (of(chosen), whole),
         "across": (of(across), whole),
         "expanded": (of(expanded), whole),
+        "flattened": (of(flattened), whole),
+        "token": (of(with_a_token, token=nn.Embedding(1, WIDTH)), whole),
         "both ways": (of(both_ways), truth),
         "lengths": (of(shorter), lambda count: (rows(count), torch.randint(1, LENGTH + 1, (count,)))),
         "averaged": (of(averaged), truth),

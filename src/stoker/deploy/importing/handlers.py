@@ -344,7 +344,16 @@ def _concat(at: Matcher, node: fx.Node) -> None:
     axis = int(given["dim"]) % rank
     if at.shape(node)[axis] < 0:
         raise at.refused(node, "values must not be joined along the batch")
-    at.add(FloatConcat, node, [at.value(node, each) for each in given["tensors"]], axis=axis)
+    # Caches of decoders begin with a tensor of nothing.
+    parts = [
+        each
+        for each in given["tensors"]
+        if not any(isinstance(size, int) and size == 0 for size in each.meta["val"].shape)
+    ]
+    if len(parts) == 1:
+        _same_source(at, node, parts[0])
+        return
+    at.add(FloatConcat, node, [at.value(node, each) for each in parts], axis=axis)
 
 
 def _reshape(at: Matcher, node: fx.Node) -> None:
@@ -417,7 +426,11 @@ def _expand(at: Matcher, node: fx.Node) -> None:
 
 
 def _same_value(at: Matcher, node: fx.Node) -> None:
-    at.alias(node, at.value(node, node.args[0]))
+    _same_source(at, node, node.args[0])
+
+
+def _same_source(at: Matcher, node: fx.Node, source: Any) -> None:
+    at.alias(node, at.value(node, source))
 
 
 def _dropout(at: Matcher, node: fx.Node) -> None:

@@ -17,18 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import fx
 
-from stoker.deploy.floating.operations import (
-    FloatConcat,
-    FloatConstant,
-    FloatLookup,
-    FloatPermute,
-    FloatProduct,
-    FloatReshape,
-    FloatSlice,
-    GivenGrid,
-)
+from stoker.deploy.floating.operations import FloatConcat, FloatProduct, FloatReshape
+from stoker.deploy.importing.mask_values import MaskValues
 from stoker.deploy.importing.matching import MASKS, Matcher, arguments
-from stoker.deploy.importing.whole_functions import WholeArgument, WholeFunction, computed, of_number, of_value
+from stoker.deploy.importing.whole_functions import WholeFunction, computed, of_value
 from stoker.deploy.lowering.layout import Atom, Group
 
 LEAST = -1e4
@@ -73,10 +65,7 @@ class Masks:
         self._at = at
         self._functions: dict[str, WholeFunction] = {}
         self._scores: dict[str, _Scores] = {}
-        self._fixed: dict[str, torch.Tensor] = {}
-        """Whole numbers of values that are constant."""
-        self._made: dict[tuple[Any, ...], str] = {}
-        """Values that were written already."""
+        self._values = MaskValues(at)
 
     def enter(self, node: fx.Node, count: int) -> None:
         """An input of whole numbers from 0 on, so many."""
@@ -127,15 +116,7 @@ class Masks:
             raise self._at.refused(
                 node, f"`{argument.name}` must hold whole numbers from 0 on, or mask scores before a softmax; {MASKS}"
             )
-        narrow = name = self._written(node, found, table)
-        sizes = list(self._at.shapes[name])
-        for axis, into in enumerate(found.shape):
-            if sizes[axis] != into and into > 0:
-                sizes[axis] = into
-                name = self._once(node, FloatConcat, (name,) * into, tuple(sizes), axis=axis)
-        if name != narrow:
-            self._at.narrow[name] = narrow
-        return name
+        return self._values.full(node, found, table)
 
     def rows(
         self, node: fx.Node, argument: Any, order: Sequence[int] | None = None
@@ -199,6 +180,8 @@ class Masks:
         if name in _POINTWISE and all(self._is_known(each) for each in tensors):
             found = self._computed(node, tensors)
             return None if found is None else self._narrowed(node, found)
+        if name in ("cat", "concat"):
+            return self._joined(node, tensors)
         if first is None or len(tensors) > 1:
             return None
         if name in _RESHAPES:
@@ -220,16 +203,7 @@ class Masks:
             return self._functions[argument.name]
         found = self._at.operand(node, argument)
         assert not isinstance(found, str)
-        numbers, where = torch.unique(found, return_inverse=True)
-        if len(numbers) == 1:
-            return of_number(found.shape, found.flatten()[0])
-        if len(numbers) > 1 << 8:
-            return None
-        key = ("constant", found.dtype, tuple(found.shape), found.numpy().tobytes())
-        if key not in self._made:
-            made = self._add(node, FloatConstant, (), found.shape, len(numbers), array=where.numpy().astype(np.float64))
-            self._made[key], self._fixed[made] = made, where
-        return of_value(self._made[key], found.shape, len(numbers), numbers)
+        return self._values.of_constant(node, found)
 
     def _computed(self, node: fx.Node, tensors: Sequence[fx.Node]) -> WholeFunction | None:
         """A pointwise node, computed by torch for all numbers."""
@@ -255,7 +229,7 @@ class Masks:
         numbers, where = torch.unique(found.results, return_inverse=True)
         if len(numbers) > 2:
             return found
-        argument = self._looked_up(node, found.arguments[0], where.numpy())
+        argument = self._values.looked_up(node, found.arguments[0], where.numpy())
         return replace(found, arguments=(argument,), results=numbers)
 
     def _cut(self, node: fx.Node, function: WholeFunction, *, whole: bool) -> WholeFunction | None:
@@ -278,11 +252,29 @@ class Masks:
         if count == size:
             made = group
         own = tuple(
-            self._sliced(node, each, group[0], made, (start, stop, step)) if group and group[0] in each.axes else each
+            self._values.sliced(node, each, group[0], made, (start, stop, step))
+            if group and group[0] in each.axes
+            else each
             for each in function.arguments
         )
         axes = (*function.axes[:axis], *((made,) if whole else ()), *function.axes[axis + 1 :])
         return replace(function, axes=axes, arguments=own)
+
+    def _joined(self, node: fx.Node, tensors: Sequence[fx.Node]) -> WholeFunction | None:
+        """Parts that are all truth values, or 0 and 1, one after another, as a value of them."""
+        axis = int(arguments(node)["dim"]) % len(self._at.shape(node))
+        if self._at.shape(node)[axis] < 0 or not all(self._is_known(each) for each in tensors):
+            return None
+        names: list[str] = []
+        for each in tensors:
+            found = self._function(node, each)
+            table = None if found is None else _whole(found.results)
+            if found is None or table is None or table.max() > 1:
+                return None
+            names.append(self._values.full(node, found, table))
+        name = self._values.add(node, FloatConcat, names, self._at.shape(node), 2, axis=axis)
+        numbers = torch.arange(2).to(node.meta["val"].dtype)
+        return of_value(name, self._at.shape(node), 2, numbers)
 
     def _indexed(self, node: fx.Node, function: WholeFunction, indices: Sequence[Any]) -> WholeFunction | None:
         """``mask[batch, keys]`` of ranges, each along its own axis, as libraries write masks that they broadcast."""
@@ -303,41 +295,27 @@ class Masks:
                 continue
             made: Group = (Atom(stop - start),) if stop - start > 1 else ()
             own = tuple(
-                self._sliced(node, one, group[0], made, (start, stop, 1)) if group and group[0] in one.axes else one
+                self._values.sliced(node, one, group[0], made, (start, stop, 1))
+                if group and group[0] in one.axes
+                else one
                 for one in own
             )
             axes[axis] = made
         return replace(function, axes=tuple(axes), arguments=own)
 
-    def _sliced(
-        self, node: fx.Node, argument: WholeArgument, atom: Atom, made: Group, cut: tuple[int, int, int]
-    ) -> WholeArgument:  # fmt: skip
-        start, stop, step = cut
-        count = len(range(start, stop, step))
-        if count == atom.size:
-            return argument
-        axis, shape = argument.axes.index(atom), list(self._at.shapes[argument.value])
-        shape[axis] = count
-        key = "slice", argument.value, axis, cut
-        if key not in self._made:
-            self._made[key] = self._add(
-                node, FloatSlice, (argument.value,), shape, 0, axis=axis, start=start, stop=stop, step=step
-            )
-            if argument.value in self._fixed:
-                own = [slice(None)] * len(shape)
-                own[axis] = slice(start, stop, step)
-                self._fixed[self._made[key]] = self._fixed[argument.value][tuple(own)]
-        axes = (*argument.axes[:axis], made[0] if made else None, *argument.axes[axis + 1 :])
-        return WholeArgument(self._made[key], axes, argument.count)
-
     def _masked(self, node: fx.Node, name: str) -> _Scores | str | None:
         """A node that leaves some of its scores out, or makes some of its numbers 0, a value; None for another one."""
         first = node.args[0] if node.args else None
         if name in _SAME and isinstance(first, fx.Node) and first.name in self._scores:
-            return self._scores[first.name]
-        if name not in ("add", "sub", "masked_fill", "where"):
+            drops = name == "dropout" and arguments(node)["train"]
+            return self._scores[first.name] if node.meta["val"].is_floating_point() and not drops else None
+        if name in _RESHAPES and isinstance(first, fx.Node) and first.name in self._scores:
+            return self._reshaped(node, self._scores[first.name])
+        if name not in ("add", "sub", "mul", "masked_fill", "where"):
             return None
         given = arguments(node)
+        if name == "mul":
+            return self._multiplied(node, given["self"], given["other"])
         if name in ("add", "sub"):
             return self._added(node, given, -1 if name == "sub" else 1)
         if name == "masked_fill":
@@ -345,6 +323,15 @@ class Masks:
         if self._is_real(given["self"]):
             return self._filled(node, given["self"], given["condition"], given["other"], kept=True)
         return self._filled(node, given["other"], given["condition"], given["self"], kept=False)
+
+    def _reshaped(self, node: fx.Node, scores: _Scores) -> _Scores | None:
+        """Scores and what counts of them under another shape."""
+        counts = scores.counts.expanded(self._at.shapes[scores.value])
+        counts = None if counts is None else counts.reshaped(self._at.shape(node))
+        if counts is None:
+            return None
+        shape = self._at.shape(node)
+        return _Scores(self._values.add(node, FloatReshape, (scores.value,), shape, 0, shape=shape), counts)
 
     def _is_real(self, argument: Any) -> bool:
         return (
@@ -371,6 +358,18 @@ class Masks:
             )
         return self._with(node, scores, replace(found, results=~left_out))
 
+    def _multiplied(self, node: fx.Node, first: Any, second: Any) -> None:
+        """Refuses what makes a mask of real numbers: its range would hold nothing else."""
+        for one, other in ((first, second), (second, first)):
+            if isinstance(one, fx.Node) and self._is_real(one) and not self._is_real(other):
+                if isinstance(other, fx.Node) and other.name in self._functions:
+                    continue
+                factor = self._at.operand(node, other)
+                if not isinstance(factor, str) and factor.numel() == 1 and float(factor) <= LEAST:
+                    raise self._at.refused(
+                        node, f"a mask must be made of truth values or whole numbers, got real ones; {MASKS}"
+                    )
+
     def _leaves_out(self, node: fx.Node, mask: fx.Node, sign: int) -> bool:
         """Whether a constant holds what leaves an element out."""
         found = self._at.operand(node, mask)
@@ -392,7 +391,9 @@ class Masks:
         if float(number) == 0 and scores.name not in self._scores:
             value = self._at.value(node, scores)
             if self._at.shapes[value] == self._at.shape(node):
-                factor = self._written(node, counts.ranked(len(self._at.shape(node))), counts.results.long().numpy())
+                factor = self._values.written(
+                    node, counts.ranked(len(self._at.shape(node))), counts.results.long().numpy()
+                )
                 return self._at.add(FloatProduct, node, [value, factor])
         raise self._at.refused(
             node, f"values must be filled with 0, or with -inf before a softmax, got {float(number)}; {MASKS}"
@@ -420,101 +421,9 @@ class Masks:
             return None, None
         if order is not None:
             counts = counts.permuted(order)
-        if all(each.value in self._fixed for each in counts.arguments):
-            return None, self._constant(counts)
-        return self._written(node, counts, counts.results.long().numpy()), None
-
-    def _constant(self, function: WholeFunction) -> NDArray[Any]:
-        """The tensor of a function of constants; axes that are repeated have size 1."""
-        atoms = [atom for group in _groups(function) for atom in group]
-        places = [_placed(self._fixed[each.value].numpy(), each, atoms) for each in function.arguments]
-        numbers = function.results.to(torch.int8).numpy()[tuple(places)]
-        sizes = [atom.size for atom in atoms]
-        return np.broadcast_to(numbers, sizes).reshape(
-            [int(np.prod([atom.size for atom in group])) for group in _groups(function)]
-        )
-
-    def _written(self, node: fx.Node, function: WholeFunction, table: NDArray[Any]) -> str:
-        """A function as a value whose axes of size 1 are repeated: a product where each argument decides alone."""
-        if not function.arguments:
-            return self._at.constant(node, torch.full((1,) * len(function.axes), float(table)))
-        key = "written", _groups(function), function.arguments, table.shape, table.tobytes()
-        if key in self._made:
-            return self._made[key]
-        parts = _factors(table)
-        if parts is None:
-            placed = [self._arranged(node, each, function) for each in function.arguments]
-            shape = _common([self._at.shapes[each] for each in placed])
-            made = self._add(node, FloatLookup, placed, shape, int(table.max()) + 1, table=table)
-        else:
-            factors = [
-                self._arranged(node, self._looked_up(node, each, part), function)
-                for each, part in zip(function.arguments, parts, strict=True)
-            ]
-            made = factors[0]
-            for each in factors[1:]:
-                shape = _common([self._at.shapes[made], self._at.shapes[each]])
-                made = self._add(node, FloatProduct, (made, each), shape, 2)
-        self._made[key] = made
-        return made
-
-    def _looked_up(self, node: fx.Node, argument: WholeArgument, table: NDArray[Any]) -> WholeArgument:
-        """What a table has for the numbers of a value."""
-        if np.array_equal(table, np.arange(argument.count)):
-            return argument
-        key = "table", argument.value, table.tobytes()
-        count = int(table.max()) + 1
-        if key not in self._made:
-            shape = self._at.shapes[argument.value]
-            self._made[key] = made = self._add(node, FloatLookup, (argument.value,), shape, count, table=table)
-            if argument.value in self._fixed:
-                self._fixed[made] = torch.from_numpy(table)[self._fixed[argument.value]]
-        return WholeArgument(self._made[key], argument.axes, max(count, 2))
-
-    def _arranged(self, node: fx.Node, argument: WholeArgument, function: WholeFunction) -> str:
-        """A value with the axes of a function: of size 1 where it has none, repeated in axes made of several atoms."""
-        groups = _groups(function)
-        atoms = [atom for group in groups for atom in group]
-        own = [atom for atom in argument.axes if atom is not None]
-        order = sorted(own, key=atoms.index)
-        name = argument.value
-        if order != own:
-            axes = tuple(argument.axes.index(atom) for atom in order)
-            shape = tuple(self._at.shapes[name][axis] for axis in axes)
-            kept = tuple(axis for axis, atom in enumerate(argument.axes) if atom is None)
-            name = self._once(node, FloatPermute, (name,), (*((1,) * len(kept)), *shape), order=(*kept, *axes))
-        wide = [atom.size if atom in own else 1 for atom in atoms]
-        if any(len(group) > 1 and not set(group) <= set(own) for group in groups):
-            name = self._shaped(node, name, tuple(wide))
-            for axis, atom in enumerate(atoms):
-                if atom not in own and any(atom in group and len(group) > 1 for group in groups):
-                    wide[axis] = atom.size
-                    name = self._once(node, FloatConcat, (name,) * atom.size, tuple(wide), axis=axis)
-        sizes = dict(zip(atoms, wide, strict=True))
-        return self._shaped(node, name, tuple(_size([sizes[atom] for atom in group]) for group in groups))
-
-    def _shaped(self, node: fx.Node, name: str, shape: tuple[int, ...]) -> str:
-        return name if self._at.shapes[name] == shape else self._once(node, FloatReshape, (name,), shape, shape=shape)
-
-    def _once(self, node: fx.Node, make: Any, sources: tuple[str, ...], result: tuple[int, ...], **given: Any) -> str:
-        """The same operation on the same values is put down once; its result has the shape given."""
-        key = make, sources, result, *given.values()
-        if key not in self._made:
-            self._made[key] = self._add(node, make, sources, result, 0, **given)
-        return self._made[key]
-
-    def _add(
-        self, node: fx.Node, make: Any, sources: Sequence[str], result: Sequence[int], count: int, **given: Any
-    ) -> str:  # fmt: skip
-        """Puts an operation down; its result holds so many whole numbers, or as its source."""
-        name = f"{node.name}.mask{len(self._at.operations)}"
-        self._at.add(make, node, sources, name=name, **given)
-        self._at.shapes[name] = tuple(result)
-        if count:
-            self._at.grids[name] = GivenGrid(
-                bits=max(1, (count - 1).bit_length()), signed=False, scale=1.0, zero_point=0
-            )
-        return name
+        if self._values.is_fixed(counts):
+            return None, self._values.constant(counts)
+        return self._values.written(node, counts, counts.results.long().numpy()), None
 
 
 def permutation(node: fx.Node, rank: int) -> tuple[int, ...]:
@@ -541,47 +450,9 @@ def _is_in_place(node: fx.Node) -> bool:
     return schema is not None and bool(schema.is_mutable)
 
 
-def _groups(function: WholeFunction) -> tuple[Group, ...]:
-    """A function's axes, those along which it does not differ without atoms."""
-    return tuple(group if any(atom in function.used for atom in group) else () for group in function.axes)
-
-
-def _size(sizes: Sequence[int]) -> int:
-    found = 1
-    for each in sizes:
-        found *= each
-    return found
-
-
-def _common(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shape that shapes of one rank broadcast to; multiples of the batch are negative."""
-    return tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*shapes, strict=True))
-
-
-def _placed(numbers: NDArray[Any], argument: WholeArgument, atoms: Sequence[Atom]) -> NDArray[Any]:
-    """The numbers of an argument with an axis for each atom."""
-    own = [atom for atom in argument.axes if atom is not None]
-    order = sorted(range(len(own)), key=lambda at: atoms.index(own[at]))
-    wide = [atom.size if atom in own else 1 for atom in atoms]
-    return numbers.reshape([atom.size for atom in own]).transpose(order).reshape(wide)
-
-
 def _whole(results: torch.Tensor) -> NDArray[Any] | None:
     """Results as whole numbers from 0 on; None where they are others."""
     numbers = results.to(torch.float64).numpy()
     if not np.isfinite(numbers).all() or (numbers != np.floor(numbers)).any():
         return None
     return numbers.astype(np.int64) if 0 <= numbers.min() <= numbers.max() < 1 << _MOST_BITS else None
-
-
-def _factors(table: NDArray[Any]) -> list[NDArray[Any]] | None:
-    """Tables of one argument each whose product a table is; None where arguments do not decide alone."""
-    if table.ndim == 1:
-        return [table]
-    if table.max() > 1:
-        return None
-    found = [table.max(axis=tuple(axis for axis in range(table.ndim) if axis != at)) for at in range(table.ndim)]
-    product = np.ones(table.shape, np.int64)
-    for at, each in enumerate(found):
-        product = product * each.reshape([-1 if axis == at else 1 for axis in range(table.ndim)])
-    return found if np.array_equal(product, table) else None

@@ -52,6 +52,14 @@ NEXT: Mapping[str, str] = {
 """What to do about operations that are refused, by their names."""
 _SIZES = (2, 3)
 """Sizes of the batch at which what depends on that size alone is computed."""
+_MOVES = tuple(
+    f"aten.{name}."
+    for name in (
+        "view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "expand", "permute", "transpose", "slice",
+        "select", "to", "_to_copy", "clone", "contiguous", "detach", "alias",
+    )
+)  # fmt: skip
+"""Operations whose results are numbers of what they read."""
 _Made = TypeVar("_Made", bound=FloatOperation)
 Handler = Callable[["Matcher", fx.Node], None]
 
@@ -154,9 +162,10 @@ class Matcher:
                 self._match(node)
         outputs: dict[str, str] = {}
         for at, name in enumerate(self._captured.outputs):
-            if name not in self._names:
+            value = self._names.get(name) or (name in by_name and self.masks.value(by_name[name], by_name[name]))
+            if not value:
                 raise ModelImportError(f"output {at} must depend on an input of the model, got a constant", where="")
-            outputs[f"output_{at}" if len(self._captured.outputs) > 1 else "output"] = self._names[name]
+            outputs[f"output_{at}" if len(self._captured.outputs) > 1 else "output"] = value
         return FloatGraph(
             inputs=tuple(inputs), outputs=outputs, operations=tuple(self.operations), shapes=dict(self.shapes),
             grids=dict(self.grids),
@@ -411,16 +420,11 @@ def _rows_of(node: fx.Node, captured: Captured) -> int | None:
         if each.op == "call_function" and str(each.target).startswith(("aten.embedding.", "aten.embedding_bag.")):
             given = arguments(each)
             read = given["indices"]
-            while isinstance(read, fx.Node) and read is not node and len(_tensors(read)) == 1:
-                read = _tensors(read)[0]
+            while isinstance(read, fx.Node) and read is not node and str(read.target).startswith(_MOVES):
+                read = read.args[0]
             if read is node:
                 found.append(int(given["weight"].meta["val"].shape[0]))
     return min(found, default=None)
-
-
-def _tensors(node: fx.Node) -> list[fx.Node]:
-    """The tensors that a node reads."""
-    return [each for each in node.all_input_nodes if isinstance(each.meta.get("val"), torch.Tensor)]
 
 
 def _computed(node: fx.Node, known: Mapping[str, Any]) -> Any:

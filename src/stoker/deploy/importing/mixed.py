@@ -184,10 +184,12 @@ def choices(model: ImportedModel, options: LoweringOptions) -> dict[Width, int]:
     widths, found = options.widths, dict[Width, int]()
     weighted = model.lowered(options).weight_bits
     named = [(each.name, "") for each in model.graph.inputs if not each.whole]
+    # What only says what counts has the bits that this takes.
+    stated = {name for name, grid in model.graph.grids.items() if grid.bits == 1}
     for name, layer in (*named, *((each.name, each.layer) for each in folded(model.graph).operations)):
         if name in weighted and not {name, layer} & {*widths.weights_by_layer}:
             found[Width(name, "weights")] = widths.of_weights(name, layer)
-        if not {name, layer} & {*widths.activations_by_layer}:
+        if not {name, layer} & {*widths.activations_by_layer} and name not in stated:
             found[Width(name, "activations")] = widths.of_result(name, layer)
     return found
 

@@ -152,7 +152,7 @@ class _Noting(fx.Interpreter):
         factor = query.shape[-1] ** -0.5 if scale is None else float(scale)  # pyright: ignore[reportArgumentType]
         scores = (query @ key.transpose(-1, -2)) * factor
         self._note(f"{n.name}.scores", scores)
-        self._note(f"{n.name}.key", key)
+        self._note(f"{n.name}.key", key.transpose(-1, -2))
 
 
 def numbers(tensor: torch.Tensor) -> Real:

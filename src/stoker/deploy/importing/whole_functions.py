@@ -16,7 +16,7 @@ import torch
 
 from stoker.deploy.lowering.layout import BATCH, Atom, Group, Laid, reshaped
 
-MOST_RESULTS = 1 << 16
+MOST_RESULTS = 1 << 20
 """Combinations of numbers that a function is computed for."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,7 @@ from stoker.deploy.ir.values import Dtype, ModelPort
 from stoker.deploy.lowering.folding import folded, only_leaves
 from stoker.deploy.lowering.grids import Grid, RangeRule, Widths, grid_of, observed_grid
 from stoker.deploy.lowering.layout import BATCH, Atom, Group, Laid, permuted, reshaped, size_of, without_batch
+from stoker.deploy.lowering.lookups import write_lookup
 from stoker.deploy.lowering.normalising import write_log_softmax, write_norm, write_softmax
 from stoker.deploy.lowering.observation import Observed
 from stoker.deploy.lowering.rounding import RoundedWeights, RoundingRule, round_weights
@@ -523,22 +523,8 @@ class _Lowering:
         self._laid[each.name] = _with_channels(name, before, rows[0], out)
 
     def _lookup(self, each: fl.FloatLookup) -> None:
-        """A table by one value; by several, one with a number for each combination of theirs."""
         sources, order = self._alike([self._laid[name] for name in each.sources])
-        shape = np.broadcast_shapes(*(self._to.values[name].shape for name in sources))
-        grid, counts, source = self._grid(each.name, each.layer), each.table.shape, sources[0]
-        if len(sources) > 1:
-            high = each.table.size - 1
-            own = Grid(bits=high.bit_length(), signed=False, scale=1.0, zero_point=0)
-            source = self._to.value(f"{each.name}.index", shape, own)
-            factors = tuple(math.prod(counts[at + 1 :]) for at in range(len(counts)))
-            by = op.Requantiser(multiplier=None, shift=0, zero_point=0, low=0, high=high)
-            self._to.write(op.Add(sources=tuple(sources), output=source, multipliers=factors, requantiser=by))
-        value = self._to.values[source]
-        table = np.zeros(1 << value.bits, np.int64)
-        table[: each.table.size] = each.table.ravel()
-        name = self._to.value(each.name, shape, grid)
-        self._to.write(op.Table(source=source, output=name, table=self._to.constant(f"{name}.table", table)))
+        name = write_lookup(self._to, each, sources, self._grid(each.name, each.layer))
         self._laid[each.name] = self._spread(name, each.name, order)
 
     def _norm(self, each: fl.FloatNorm) -> None:
