@@ -104,7 +104,7 @@ def padded(self: nn.Module, ids: torch.Tensor) -> torch.Tensor:
 
 
 def padded_causal(self: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    mask = nn.Transformer.generate_square_subsequent_mask(LENGTH)
+    mask = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
     return self.t(self.e(ids), mask=mask, src_key_padding_mask=ids.eq(0), is_causal=True)
 
 
