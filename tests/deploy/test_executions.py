@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from stoker.deploy.engines.law import NumpyEngine
 from stoker.deploy.engines.native.engine import CompiledEngine
@@ -17,6 +18,7 @@ from stoker.deploy.ir.values import ModelPort
 from stoker.deploy.lowering.grids import Grid
 from stoker.deploy.lowering.writing import Writer
 from tests.deploy.graphs import graphs, numbers_for
+from tests.deploy.rtl.engine.nets import counted
 
 pytestmark = pytest.mark.integration
 
@@ -59,6 +61,27 @@ def test_pairs_of_products_that_16_bits_do_not_hold_are_exact(tmp_path: Path, si
         constants=to.constants,
     )  # fmt: skip
     assert differing(checked(with_ranges(graph)), tmp_path, compiled=True) == 0
+
+
+@given(seed=st.integers(0, 99), heads=st.integers(1, 3), tokens=st.integers(1, 6), data=st.data(), masked=st.booleans())
+@settings(max_examples=30)
+def test_onnx_runtime_counts_what_an_input_says(
+    seed: int, heads: int, tokens: int, data: st.DataObject, masked: bool
+) -> None:
+    shape = (heads, tokens, tokens)
+    counts = tuple(data.draw(st.sampled_from([1, size])) for size in shape)
+    assert differing(counted(seed, shape, counts, masked=masked), Path(), compiled=False) == 0
+
+
+@pytest.mark.parametrize(
+    ("counts", "masked"),
+    [
+        ((1, 1, 5), False), ((2, 5, 1), True),
+        *(pytest.param(each, True, marks=pytest.mark.exhaustive) for each in [(1, 5, 5), (2, 1, 5), (1, 1, 1)]),
+    ],
+)  # fmt: skip
+def test_a_compiled_graph_counts_what_an_input_says(tmp_path: Path, counts: tuple[int, ...], masked: bool) -> None:
+    assert differing(counted(1, (2, 5, 5), counts, masked=masked), tmp_path, compiled=True) == 0
 
 
 @given(graph=graphs(every=True))

@@ -22,10 +22,11 @@ from stoker.deploy.tools.engine_simulation import (
 from stoker.deploy.tools.simulation import Stalls
 from tests.deploy.graphs import numbers_for
 from tests.deploy.hardware.live import needs_verilator
-from tests.deploy.rtl.engine.nets import attention, classifier
+from tests.deploy.rtl.engine.nets import attention, classifier, counted
 from tests.deploy.rtl.nets import any_net, residual_digits, tower
 
 SHAPE = EngineShape(lanes=4, data_words=1024, weight_words=1024, table_words=1024, scale_words=256)
+MASKED = counted(1, (2, 5, 5), (1, 1, 5))
 STALLS = (Stalls(seed=1), Stalls(seed=2, before=0.4, after=0.4))
 
 
@@ -64,7 +65,7 @@ def test_models_on_one_netlist_and_a_change_in_mid_stream(tmp_path: Path) -> Non
     """One simulator for all of it: most of the time is its compilation."""
     models = [
         LiveModel(graph, tmp_path / str(at))
-        for at, graph in enumerate([attention(1), classifier(1), tower(2), any_net(3), residual_digits(0)])
+        for at, graph in enumerate([attention(1), classifier(1), MASKED, tower(2), any_net(3), residual_digits(0)])
     ]
     lint_engine(models[0].folder, limit_s=60)
     program = engine_simulator(models[0].folder)
@@ -97,6 +98,10 @@ def test_models_made_at_random_on_engines_of_all_sizes(tmp_path: Path, lanes: in
     graphs = [*(any_net(seed) for seed in range(30)), tower(lanes)]
     graphs += [attention(seed, tokens=seed + 2, heads=seed % 3 + 1, size=seed % 4 + 2) for seed in range(6)]
     graphs += [classifier(seed, seed, 2 * seed + 1) for seed in range(1, 4)]
+    graphs += [
+        counted(seed, (2, 5, 5), counts, masked=seed % 2 > 0, share_bits=8 + seed)
+        for seed, counts in enumerate([(1, 1, 5), (1, 5, 5), (2, 5, 1), (2, 1, 5), (1, 1, 1)])
+    ]
     models = [LiveModel(graph, tmp_path / str(at), shape) for at, graph in enumerate(graphs)]
     lint_engine(models[0].folder, limit_s=60)
     program = engine_simulator(models[0].folder, tmp_path / "kept")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from stoker.core.errors import ModelImportError
 from stoker.deploy.floating import operations as fl
 
 Places = NDArray[np.int64]
+_NONE: Places = np.zeros(0, np.int64)
 _COMPUTED = (
     "row numbers must be those of an input, as they are, moved, or a matrix of them with an offset for each column, "
     "and these are computed otherwise; do other arithmetic with row numbers in the loader"
@@ -24,7 +24,8 @@ class RowsRead:
     """What an integer input of a model may hold, by place of a sample.
 
     Attributes:
-        rows: of the smallest table that reads a place; 1 where something else reads it, 0 where nothing does.
+        rows: of the smallest table that reads a place; where only something else does, such as a mask, numbers that the
+            input can hold; 0 where nothing does.
         tables: place of that lookup among the graph's operations; -1 where no table reads a place.
         bits: of the input's numbers, alike for inputs that are joined.
         joined: whether they are concatenated with those of another input.
@@ -45,6 +46,7 @@ def rows_read(graph: fl.FloatGraph) -> dict[str, RowsRead]:
     inputs = [each for each in graph.inputs if each.whole]
     places: dict[str, Places] = {}
     total = 0
+    counts = np.concatenate([np.full(int(np.prod(each.shape[1:])), max(each.count, 1)) for each in inputs] or [_NONE])
     for each in inputs:
         count = int(np.prod(each.shape[1:]))
         places[each.name] = np.arange(total, total + count).reshape(1, *each.shape[1:])
@@ -52,6 +54,15 @@ def rows_read(graph: fl.FloatGraph) -> dict[str, RowsRead]:
     rows, tables = np.zeros(total, np.int64), np.full(total, -1)
     meeting: list[Places] = []
     """Places of inputs that are concatenated."""
+
+    def otherwise(names: Iterable[str]) -> None:
+        """Something but tables reads values."""
+        for name in names:
+            if name in places:
+                found = places[name].ravel()
+                found = found[tables[found] < 0]
+                rows[found] = counts[found]
+
     for at, each in enumerate(graph.operations):
         if isinstance(each, fl.FloatEmbedding):
             if each.sources[0] not in places:
@@ -64,8 +75,8 @@ def rows_read(graph: fl.FloatGraph) -> dict[str, RowsRead]:
             if isinstance(each, fl.FloatConcat):
                 meeting.append(moved.ravel())
         else:
-            _read_otherwise(rows, places, each.sources)
-    _read_otherwise(rows, places, graph.outputs.values())
+            otherwise(each.sources)
+    otherwise(graph.outputs.values())
     return {
         each.name: RowsRead(
             rows[own].reshape(each.shape[1:]),
@@ -95,13 +106,6 @@ def _moved(each: fl.FloatOperation, places: Mapping[str, Places]) -> Places | No
             return np.concatenate(sources, axis=each.axis)
         case _:
             return None
-
-
-def _read_otherwise(rows: Places, places: Mapping[str, Places], names: Any) -> None:
-    """Notes that something but tables reads places."""
-    for name in names:
-        if name in places:
-            rows[places[name]] = np.maximum(rows[places[name]], 1)
 
 
 def _met(own: Places, meeting: list[Places]) -> Places:

@@ -192,11 +192,14 @@ def choices(model: ImportedModel, options: LoweringOptions) -> dict[Width, int]:
     """Rectifiers inside layers: the width of their results is that of the layers'."""
     tables = {each.name for each in model.graph.operations if isinstance(each, FloatEmbedding) and not each.bag}
     named = [(each.name, "") for each in model.graph.inputs if not each.whole]
+    # What only says what counts has the bits that this takes.
+    stated = {name for name, grid in model.graph.grids.items() if grid.bits == 1}
     for name, layer in (*named, *((each.name, each.layer) for each in folded(model.graph).operations)):
         if name in weighted and not {name, layer} & {*widths.weights_by_layer}:
             found[Width(name, "weights")] = widths.of_weights(name, layer)
         own = {name, layer} | ({joined[name].name, joined[name].layer} if name in joined else set[str]())
-        if name not in inside | tables and not own & {*widths.activations_by_layer}:  # rows have their table's width
+        # Rows have their table's width.
+        if name not in inside | tables | stated and not own & {*widths.activations_by_layer}:
             found[Width(name, "activations")] = widths.of_result(name, layer)
     return found
 

@@ -75,11 +75,16 @@ def observe(
         if isinstance(each, WeightedLayer):
             readers.setdefault(each.sources[0], []).append(each)
 
+    made = None if graph is None else {each.name for each in (*graph.inputs, *graph.operations)}
+
     def note(name: str, tensor: torch.Tensor) -> None:
-        if not tensor.dtype.is_floating_point or not tensor.numel():
+        whole = not tensor.dtype.is_floating_point
+        if not tensor.numel() or (whole and (made is None or name not in made)):
             return
         array = numbers(tensor)
         if not np.isfinite(array).all():
+            if made is not None and name not in made:
+                return  # a mask of -inf, which is no value
             raise CalibrationError(
                 f"calibration samples must give finite numbers, and `{name}` holds "
                 f"{array[~np.isfinite(array)].ravel()[0]}; look at the loader's samples and the model's weights",
@@ -173,7 +178,7 @@ class _Noting(fx.Interpreter):
         factor = query.shape[-1] ** -0.5 if scale is None else float(scale)  # pyright: ignore[reportArgumentType]
         scores = (query @ key.transpose(-1, -2)) * factor
         self._note(f"{n.name}.scores", scores)
-        self._note(f"{n.name}.key", key)
+        self._note(f"{n.name}.key", key.transpose(-1, -2))
 
 
 def numbers(tensor: torch.Tensor) -> Real:

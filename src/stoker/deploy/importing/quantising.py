@@ -17,6 +17,7 @@ from stoker.deploy.floating.column_tables import with_column_tables
 from stoker.deploy.floating.operations import FloatGraph
 from stoker.deploy.importing.exporting import Captured, capture
 from stoker.deploy.importing.handlers import handlers
+from stoker.deploy.importing.masks import Masks
 from stoker.deploy.importing.matching import Matcher
 from stoker.deploy.importing.observing import check_row_numbers, numbers, observe, run, values_of
 from stoker.deploy.importing.rounding_layers import settled
@@ -117,7 +118,12 @@ def import_module(module: torch.nn.Module, samples: Samples) -> ImportedModel:
     calibration = samples.part("calibrate")
     with settled(module):
         captured = capture(module, tuple(each[:2] for each in calibration.inputs))
-    graph = with_column_tables(Matcher(captured, handlers()).graph())
+    largest = {
+        name: int(each.max())
+        for name, each in zip(captured.inputs, samples.inputs, strict=True)
+        if not each.dtype.is_floating_point
+    }
+    graph = with_column_tables(Matcher(captured, handlers(), Masks, largest).graph())
     check_row_numbers(graph, samples.inputs)
     return ImportedModel(captured, graph, observe(captured, calibration.batches(), folded(graph)))
 

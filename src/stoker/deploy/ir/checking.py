@@ -172,6 +172,10 @@ def _tables(graph: IntegerGraph, operation: op.Operation) -> Iterator[str]:
             yield f"`{operation.table}` must have an entry for each of {1 << source.bits} numbers"
         if isinstance(operation, op.Softmax) and not 0 < int(graph.constants[operation.table][0]) <= _MULTIPLIER_HIGH:
             yield f"`{operation.table}`: the first entry must be above 0 and fit 16 bits"
+        if isinstance(operation, op.Softmax) and operation.counts is not None:
+            counts = graph.values[operation.counts]
+            if not 0 <= counts.low <= counts.high <= 1:
+                yield f"`{name}`: `counts` must hold 0 and 1, got {counts.low} to {counts.high}"
     elif isinstance(operation, (op.Embedding, op.EmbeddingBag)):
         source = graph.values[operation.source]
         if not 0 <= source.low <= source.high < len(graph.constants[operation.table]):

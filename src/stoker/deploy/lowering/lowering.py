@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +21,11 @@ from stoker.deploy.ir.bounds import with_ranges
 from stoker.deploy.ir.checking import checked
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.ir.pruning import pruned
-from stoker.deploy.ir.values import ModelPort
+from stoker.deploy.ir.values import Dtype, ModelPort
 from stoker.deploy.lowering.folding import folded, only_leaves
 from stoker.deploy.lowering.grids import Grid, RangeRule, Widths, grid_of, observed_grid
 from stoker.deploy.lowering.layout import BATCH, Atom, Group, Laid, permuted, reshaped, size_of, without_batch
+from stoker.deploy.lowering.lookups import write_lookup
 from stoker.deploy.lowering.naming import WidthNames
 from stoker.deploy.lowering.normalising import write_log_softmax, write_norm, write_softmax
 from stoker.deploy.lowering.observation import Observed
@@ -166,7 +167,7 @@ class _Lowering:
         else:
             value = self._to.value(each.name, [sizes[axis] for axis in order], self._grid(each.name, ""))
         self._laid[each.name] = Laid(value, ((BATCH,), *atoms), tuple(atom for axis in order for atom in atoms[axis]))
-        dtype: Literal["float32", "int64"] = "int64" if each.whole else "float32"
+        dtype: Dtype = "bool" if each.truth else "int64" if each.whole else "float32"
         return ModelPort(name=each.name, value=value, dtype=dtype, shape=sizes, order=order)
 
     def _output(self, name: str, value: str) -> ModelPort:
@@ -246,6 +247,8 @@ class _Lowering:
                 self._mean(each)
             case fl.FloatEmbedding():
                 self._embedding(each)
+            case fl.FloatLookup():
+                self._lookup(each)
             case fl.FloatNorm():
                 self._norm(each)
             case fl.FloatSoftmax():
@@ -543,6 +546,11 @@ class _Lowering:
             self._laid[each.name] = _with_channels(name, laid.axes, laid.order, out)
         self._weight_bits[each.name] = bits * each.table.size
 
+    def _lookup(self, each: fl.FloatLookup) -> None:
+        sources, order = self._alike([self._laid[name] for name in each.sources])
+        name = write_lookup(self._to, each, sources, self._grid(each.name, each.layer))
+        self._laid[each.name] = self._spread(name, each.name, order)
+
     def _norm(self, each: fl.FloatNorm) -> None:
         laid = self._laid[each.sources[0]]
         source, rows, before = self._rows(laid)
@@ -558,13 +566,20 @@ class _Lowering:
             leaves = each.name not in self._graph.grids and only_leaves(self._graph, each.name)
             name = write_log_softmax(self._to, each, source, None if leaves else self._grid(each.name, each.layer))
         else:
-            name = write_softmax(self._to, each, source, self._result_bits(each.name, each.layer))
+            counts = None
+            if len(each.sources) > 1:
+                mask = self._laid[each.sources[1]]
+                pairs = zip(laid.axes, mask.axes, strict=True)
+                counts = self._to.arranged(mask, [group for own, group in pairs if own != (BATCH,)])
+            name = write_softmax(self._to, each, source, self._result_bits(each.name, each.layer), counts)
         axes = fresh(laid.axes)
         self._laid[each.name] = Laid(name, axes, tuple(atom for group in axes for atom in without_batch(group)))
 
     def _constant(self, each: fl.FloatConstant) -> None:
         bits = self._result_bits(each.name, each.layer)
         grid = grid_of(float(each.array.min()), float(each.array.max()), bits)
+        if each.name in self._graph.grids:
+            grid = self._chosen_grid(each.name, bits)
         shape = each.array.shape
         name = self._to.fixed(each.name, grid.steps(each.array).astype(np.int64), grid)
         atoms = [(Atom(size),) if size > 1 else () for size in shape]
