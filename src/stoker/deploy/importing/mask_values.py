@@ -26,7 +26,7 @@ from stoker.deploy.importing.whole_functions import WholeArgument, WholeFunction
 from stoker.deploy.lowering.layout import Atom, Group
 
 _MOST_COMBINATIONS = 1 << 16
-"""Of numbers of several values, in a table of an integer graph."""
+"""The largest table by several values: combinations of their numbers."""
 _MOST_DIFFERENT = 1 << 8
 """Numbers of a constant that a mask is made of."""
 

@@ -56,7 +56,7 @@ class WholeFunction:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the tensor, multiples of the batch negative."""
+        """The tensor's shape, multiples of the batch negative."""
         return tuple(
             math.prod(atom.size for atom in group if atom is not BATCH) * (-1 if BATCH in group else 1)
             for group in self.axes

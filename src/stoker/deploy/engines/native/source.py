@@ -28,7 +28,7 @@ _TILE_BYTES = 1 << 20
 _C_TYPES = {"b": "int8_t", "B": "uint8_t", "h": "int16_t", "H": "uint16_t", "i": "i32", "l": "i64", "f": "float"}
 
 _END_TYPES = {"float32": "float", "int64": "i64", "bool": "bool"}
-"""Of a caller's arrays."""
+"""C++ types of a caller's arrays, by their dtype."""
 
 
 @dataclass(slots=True)
