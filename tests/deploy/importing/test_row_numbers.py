@@ -15,6 +15,7 @@ from stoker.deploy.comparing import spread_error
 from stoker.deploy.engines.law import NumpyEngine
 from stoker.deploy.engines.native.engine import CompiledEngine
 from stoker.deploy.engines.onnx_engine import OnnxEngine
+from stoker.deploy.hardware.designing import chosen_foldings, design
 from stoker.deploy.hardware.host_inputs import device_inputs
 from stoker.deploy.hardware.verification import random_samples
 from stoker.deploy.importing.quantising import import_module, quantise
@@ -25,6 +26,7 @@ from stoker.deploy.ir.host_tables import device_graph, tables_of
 from stoker.deploy.ir.values import IntegerValue
 from stoker.deploy.package.folder import read_package, write_package
 from tests.deploy.networks import Of
+from tests.deploy.rtl.engine.test_compiling import LARGE, differing
 
 pytestmark = pytest.mark.integration
 ROWS = (100, 10, 7)
@@ -91,6 +93,14 @@ def test_tables_on_the_host_are_sent_their_rows() -> None:
     device = checked(device_graph(graph, names))
     (found,) = NumpyEngine(device).integers(device_inputs(graph, names, inputs)).values()
     assert np.array_equal(found, law)
+
+
+def test_hardware_has_columns_in_an_engine_or_on_the_host(tmp_path: Path) -> None:
+    graph = imported(wide(), columns(64, *READ))
+    assert differing(graph, LARGE, 8) == 0
+    names = [each.layer for each in tables_of(graph)]
+    made = design(graph, chosen_foldings(device_graph(graph, names)), tmp_path / "design", host_tables=names)
+    assert [each.on_host for each in made.tables] == [True] * 3
 
 
 @pytest.mark.parametrize(

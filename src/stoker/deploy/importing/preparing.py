@@ -59,10 +59,8 @@ def _read(model: ImportedModel, reader: fl.FloatOperation, widths: Widths) -> Ro
     rectifier = made
     while isinstance(made, fl.FloatPointwise) and made.function == "clamp" and made.sources[0] in by_name:
         made = by_name[made.sources[0]]
-    if made and not (rectifier and widths.has_result(rectifier.name, rectifier.layer)):
-        bits = widths.of_result(made.name, made.layer)
-    else:
-        bits = widths.of_result(rectifier.name, rectifier.layer) if rectifier else widths.of_result(name, "")
+    named = rectifier if rectifier and widths.has_result(rectifier.name, rectifier.layer) else made
+    bits = widths.of_result(named.name, named.layer) if named else widths.of_result(name, "")
     grid = observed_grid(seen, bits, "squares")
     low, high = ((end - grid.zero_point) * grid.scale for end in grid.ends)
     return RoundedInput(bits, low, high)

@@ -124,9 +124,8 @@ def value_range(
             return _ends(constants[operation.array])
         case op.MaxPool() | op.Concat() | op.Reshape() | op.Permute() | op.Slice():
             highs = moved_highs(operation, values)
-            return min(each.low for each in sources), max(each.high for each in sources) if highs is None else (
-                stated(highs)[0]
-            )
+            high = max(each.high for each in sources) if highs is None else stated(highs)[0]
+            return min(each.low for each in sources), high
         case _:
             found = accumulator(operation, values, constants)
             by = operation.requantiser

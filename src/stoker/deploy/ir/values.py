@@ -29,8 +29,8 @@ class IntegerValue(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     high: int
     """The least and the largest number that can occur, derived from the weights; within the type's."""
     highs: tuple[int, ...] = ()
-    """Of row numbers that differ by place: the largest at each place of the shape, flattened; -1 where nothing reads
-    them, and a caller's number is taken as 0. Empty: ``high`` everywhere."""
+    """The largest row number at each place of the shape, flattened, where places differ; -1 where nothing reads one,
+    and a caller's number is taken as 0. Empty: ``high`` everywhere."""
 
     @property
     def type_low(self) -> int:

@@ -17,7 +17,7 @@ class OutputAccuracy(msgspec.Struct, frozen=True, kw_only=True):
     """As of :class:`PairedAccuracy`."""
 
 
-class PairedAccuracy(msgspec.Struct, frozen=True, kw_only=True):
+class PairedAccuracy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whole numbers against real ones on the same samples, over all outputs of the model."""
 
     samples: int
@@ -35,7 +35,7 @@ class PairedAccuracy(msgspec.Struct, frozen=True, kw_only=True):
     error: float
     """Root mean square of an output's difference, over its standard deviation on real numbers; the largest of all."""
     outputs: list[OutputAccuracy] = []
-    """Each output, where there are several."""
+    """Each output, where there are several; left out of a file where there is one."""
 
 
 class LayerError(msgspec.Struct, frozen=True, kw_only=True):
