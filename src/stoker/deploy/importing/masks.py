@@ -37,6 +37,13 @@ _POINTWISE = frozenset(
 """Operations that work element by element, by names without an overload."""
 _SAME = frozenset(("to", "_to_copy", "clone", "detach", "alias", "contiguous", "lift_fresh_copy", "dropout"))
 """Those that leave scores as they are."""
+_ROW_NUMBERS = frozenset(
+    (
+        "add", "sub", "mul", "cat", "concat", "view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze",
+        "squeeze", "expand", "permute", "transpose", "t", "slice", "select", "to", "_to_copy", "clone", "contiguous",
+    )
+)  # fmt: skip
+"""What is done to row numbers on their way to a table."""
 _RESHAPES = frozenset(("view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze", "squeeze"))
 _PERMUTES = frozenset(("permute", "transpose", "t"))
 
@@ -81,6 +88,8 @@ class Masks:
             ModelImportError: it masks in a way that integers don't have.
         """
         name = _called(node)
+        if _is_row_numbers(node):  # bounded by place, which a function is not
+            return False
         made: WholeFunction | _Scores | str | None = self._masked(node, name)
         if made is None:
             made = self._function_of(node, name)
@@ -435,6 +444,22 @@ def permutation(node: fx.Node, rank: int) -> tuple[int, ...]:
     first, second = (int(given.get(name, default)) % rank for name, default in (("dim0", 0), ("dim1", 1)))
     order[first], order[second] = order[second], order[first]
     return tuple(order)
+
+
+def _is_row_numbers(node: fx.Node) -> bool:
+    """Whether only tables read a node, perhaps after it was moved, joined or computed with."""
+    waiting, seen = [*node.users], {node}
+    while waiting:
+        user = waiting.pop()
+        called = _called(user)
+        if called in ("embedding", "embedding_bag"):
+            continue
+        if called not in _ROW_NUMBERS:
+            return False
+        if user not in seen:
+            seen.add(user)
+            waiting += user.users
+    return bool(node.users)
 
 
 def _called(node: fx.Node) -> str:
