@@ -10,7 +10,7 @@ from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.rtl.structure import Structure
 from stoker.deploy.search.contents import UnitContents
 from stoker.deploy.search.model import MeasuredSpecimen, ResourceModel, design_contents, estimated, fitted, model_of
-from stoker.deploy.search.specimens import narrow_specimens, small_networks, specimens
+from stoker.deploy.search.specimens import narrow_specimens, small_networks, small_specimens, specimens
 from stoker.deploy.tools.devices import Fpga, fpga
 from stoker.ui.deploy.search_text import render_calibration
 from tests.deploy.search.unplaced import unplaced_model
@@ -91,6 +91,28 @@ def test_narrow_products_are_lookup_tables_where_multipliers_are_left_to_wider_o
     assert (plain.dsps, plain.luts) == (3, 0)
     assert leaving.dsps == 1
     assert leaving.luts == 40
+
+
+def test_bits_of_sums_that_wait_or_are_subtracted_have_logic_cells() -> None:
+    """One each, where a cell has a lookup table and a flip-flop; elsewhere lookup tables add, and flip-flops wait."""
+    plain = UnitContents(sums=100, sum_registers=110, waiting=40)
+    more = UnitContents(sums=100, sum_registers=110, waiting=60, subtracted=30)
+    for part in PARTS:
+        model = model_of(part)
+        one, other = model.demand(plain), model.demand(more)
+        assert other.luts - one.luts == pytest.approx(50 * model.luts["sums"] if part.name == "ice40-hx8k" else 0)
+        assert other.flip_flops - one.flip_flops == pytest.approx(20 * model.flip_flops["sums"])
+        assert model.luts["sums"] == pytest.approx(1, abs=0.1)
+        assert model.sums_off is not None
+        assert model.sums_off.worst_frac < 0.15
+
+
+def test_small_specimens_are_of_weights_in_the_circuit_and_fit_where_few_of_the_others_do() -> None:
+    small = {each.name for each in small_specimens()}
+    found = specimens_on(fpga("ice40-hx8k"))
+    assert small < {each.name for each in found if each.constant}
+    assert all(each.constant for each in small_specimens())
+    assert not small & {each.name for each in specimens_on(fpga("ecp5-45k"))}
 
 
 def test_products_of_fewer_than_nine_bits_are_narrow() -> None:
