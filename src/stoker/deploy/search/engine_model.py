@@ -22,7 +22,7 @@ from stoker.deploy.tools.devices import Family, Fpga
 
 _LAW_MULTIPLIERS = 2
 _ROW_MULTIPLIERS = 7
-"""Of layer norm."""
+"""What layer norm takes."""
 _FETCH_BITS = 128
 _LEAST: Mapping[str, str] = {
     "ice40-up5k": "5,939 of its 5,280 lookup tables, and 24 multipliers where there are 8",
