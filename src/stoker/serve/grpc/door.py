@@ -115,22 +115,21 @@ class GrpcDoor:
         return message_class("ServerMetadataResponse")(name="stoker", version=self._version)
 
     async def _model_ready(self, request: Any) -> Any:
-        opened = self._found(request.name, request.version)
-        ready = self._is_ready() and opened.model.current.pool.num_ready > 0
+        opened = self._found(request.name)
+        ready = self._is_ready() and opened.model.asked(request.version).pool.num_ready > 0
         return message_class("ModelReadyResponse")(ready=ready)
 
     async def _model_metadata(self, request: Any) -> Any:
-        model = self._found(request.name, request.version).model
-        found = answers.metadata(model.name, [each.label for each in model.versions], model.current.interface)
+        model = self._found(request.name).model
+        interface = model.asked(request.version).interface
+        found = answers.metadata(model.name, [each.label for each in model.versions], interface)
         found.pop("parameters", None)
         return message_class("ModelMetadataResponse")(**found)
 
-    def _found(self, name: str, version: str) -> OpenModel:
+    def _found(self, name: str) -> OpenModel:
         opened = self._models.get(name)
         if opened is None:
             raise RequestRefused(404, f"`{name[:80]}` must be one of {', '.join(self._models)}")
-        if version and version not in {each.label for each in opened.model.versions}:
-            raise RequestRefused(404, f"`{name}` is served as version {opened.model.current.label}, not {version[:20]}")
         return opened
 
     async def _infer(self, request: Any, context: Any) -> bytes:
@@ -138,15 +137,16 @@ class GrpcDoor:
         opened: OpenModel | None = None
         try:
             self._authenticate(context)
-            opened = self._found(request.model_name, request.model_version)
-            version = opened.model.current
+            opened = self._found(request.model_name)
+            label = request.model_version
+            version = opened.model.asked(label)
             retry_s = version.policy.refusal_s(arrived_s, DEFAULT_PRIORITY)
             if retry_s is not None:
                 raise too_late(retry_s, f"the service has as much to do as it can; try again in {retry_s:.3f} s")
             found = version.parser.parse(*_body(request))
             seconds = min(self._bounds.slo_s, found.timeout_s or self._bounds.slo_s)
             encode = _encoder(opened.model.name, found)
-            answer = await infer(opened.model, found, arrived_s + seconds, DEFAULT_PRIORITY, encode)
+            answer = await infer(opened.model, found, arrived_s + seconds, DEFAULT_PRIORITY, encode, label=label)
         except RequestRefused as refusal:
             if opened is not None:
                 opened.figures.outcomes[refusal.outcome] += 1

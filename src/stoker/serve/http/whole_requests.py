@@ -166,9 +166,10 @@ class InferenceConnection(HttpToolsProtocol):
             if self.headers != self._known[0]:
                 self._known = self.headers, read_headers(self.headers)
             found = self._known[1]
-            door.admit(opened, found.priority, len(body), arrived_s)
+            version = opened.model.current
+            door.admit(version, found.priority, len(body), arrived_s)
             held_bytes = len(body)
-            request, deadline_s = door.parsed(opened, found, body, arrived_s)
+            request, deadline_s = door.parsed(version, found, body, arrived_s)
         except RequestRefused as refusal:
             door.release(held_bytes)
             opened.figures.outcomes[refusal.outcome] += 1

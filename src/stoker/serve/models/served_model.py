@@ -14,6 +14,7 @@ from stoker.core.errors import ServingError
 from stoker.serve.engine import TensorSpec
 from stoker.serve.models.pending import Pending
 from stoker.serve.models.version import ModelVersion
+from stoker.serve.refusals import RequestRefused
 
 MakeVersion = Callable[[str, str], Awaitable[ModelVersion]]
 """Starts a version from where its model is and its label; raises :class:`ServingError`."""
@@ -100,13 +101,38 @@ class ServedModel:
         """All that have processes."""
         return [version for version in (self._current, self._canary and self._canary.version) if version is not None]
 
+    def asked(self, label: str) -> ModelVersion:
+        """The version that a request names, or the one that answers where it names none.
+
+        Args:
+            label: of the version; empty for none.
+
+        Raises:
+            RequestRefused: it answers no requests.
+        """
+        if not label:
+            return self.current
+        for version in self.versions:
+            if version.label == label:
+                return version
+        known = " and ".join(version.label for version in self.versions)
+        raise RequestRefused(404, f"`{self.name}` is served as version {known}, not {label[:20]}")
+
     async def start(self, source: str) -> ModelVersion:
         """Loads the first version; raises :class:`ServingError`."""
         self._current = await self._next(source)
         return self._current
 
+    def submit_to(self, label: str, item: Pending) -> None:
+        """Has the version answer that a request names, and no other: what it fails at has no answer.
+
+        Raises:
+            RequestRefused: it answers no requests, or not any more.
+        """
+        self.asked(label).submit(item)
+
     def submit(self, item: Pending) -> None:
-        """Has one version answer a request; what a new version fails at on trial, the old one answers."""
+        """Has one version answer a request that names none; what a new one fails at on trial, the old one answers."""
         version = self._route()
         if version is not self._current:
             item.on_failure = self._once_more
