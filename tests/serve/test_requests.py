@@ -152,6 +152,40 @@ def test_floats_out_of_range_are_refused(data: list[Any]) -> None:
         parsed({"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": data}]}, interface=PAIRS)
 
 
+ROWS = Interface(
+    (TensorSpec("rows", np.dtype("<i8"), (ANY, 2), (0, 49)),), (TensorSpec("y", F4, (ANY,)),), "test"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize(("data", "found"), [([3, 50], 50), ([-1, 4], -1), ([0, 2**62], 2**62), ([0, 49], None)])
+def test_numbers_that_the_model_does_not_take_are_refused(data: list[int], found: int | None, binary: bool) -> None:
+    """An engine would raise for them, and count as one that fails."""
+    given: dict[str, Any] = {"name": "rows", "shape": [1, 2], "datatype": "INT64"}
+    given |= {"parameters": {"binary_data_size": 16}} if binary else {"data": data}
+    tail = np.array(data, "<i8").tobytes() if binary else b""
+    if found is None:
+        np.testing.assert_array_equal(parsed({"inputs": [given]}, tail, ROWS).inputs[0], [data])
+        return
+    with pytest.raises(RequestRefused, match=f"`rows` must hold numbers from 0 to 49, got {found}") as caught:
+        parsed({"inputs": [given]}, tail, ROWS)
+    assert caught.value.status == 400
+
+
+def test_a_range_is_one_of_whole_numbers() -> None:
+    for dtype, values in ((F4, (0, 1)), (np.dtype("<i8"), (1, 0))):
+        with pytest.raises(ValueError, match="`values` of `x` must be the least and the largest"):
+            TensorSpec("x", dtype, (ANY,), values)
+
+
+@pytest.mark.parametrize(
+    ("values", "takes_all"), [(None, True), ((0, 49), True), ((0, 99), True), ((0, 48), False), ((1, 49), False)]
+)
+def test_a_new_version_takes_what_the_old_one_does(values: tuple[int, int] | None, takes_all: bool) -> None:
+    (old,) = ROWS.inputs
+    assert TensorSpec("rows", old.dtype, old.shape, values).takes_all_of(old) == takes_all
+
+
 PAIRS = Interface((TensorSpec("x", F4, (ANY, 2)),), (TensorSpec("y", F4, (ANY,)),), "test")
 
 

@@ -113,6 +113,72 @@ def test_what_a_version_on_trial_fails_at_has_no_answer_where_it_was_named() -> 
     played(failed())
 
 
+def test_what_both_versions_fail_at_says_nothing_of_the_new_one() -> None:
+    """Else anyone could stop a change by one request that no version takes."""
+
+    async def both() -> None:
+        async with Trial() as trial:
+            item = await trial.tried()
+            trial.new.broken()
+            assert await trial.old.samples() == [1]
+            trial.old.broken()
+            await turns()
+            assert item.became == "failed"
+            assert not trial.swapping.done()
+            assert trial.asked("2").became == "waits"  # it is still on trial
+
+    played(both())
+
+
+def test_what_the_new_version_alone_fails_at_ends_its_trial() -> None:
+    async def alone() -> None:
+        async with Trial() as trial:
+            item = await trial.tried()
+            trial.new.broken()
+            assert await trial.old.samples() == [1]
+            trial.old.done()
+            outcome = await trial.swapping
+            assert (item.became, item.answered_by) == ("answered", "1")
+            assert (outcome.version, outcome.changed) == ("1", False)
+            assert "failed for 1 of" in outcome.reason
+
+    played(alone())
+
+
+def test_a_trial_ends_once_the_old_version_has_ended_with_what_the_new_one_failed_at() -> None:
+    async def late() -> None:
+        async with Trial(0.05) as trial:
+            await trial.tried()
+            trial.new.broken()
+            assert await trial.old.samples() == [1]
+            await asyncio.sleep(0.1)
+            trial.old.done()
+            assert not (await trial.swapping).changed
+
+    played(late())
+
+
+def test_what_a_version_on_trial_fails_at_goes_before_what_waits() -> None:
+    """It has waited already; a deadline without end would put it behind all others under overload."""
+
+    async def first() -> None:
+        async with Trial() as trial:
+            item = await trial.tried()
+            waiting = [trial.asked("1") for _ in range(12)]
+            assert await trial.old.samples() == [4, 4]
+            trial.new.broken()
+            await turns()
+            trial.old.done()
+            assert await trial.old.samples() == [4, 1]
+            trial.old.done()
+            trial.old.done()
+            await turns()
+            assert item.answered_by == "1"
+            assert waiting[-1].became == "waits"
+
+    played(first())
+
+
 def test_requests_that_name_no_version_are_shared() -> None:
     async def shared() -> None:
         async with Trial() as trial:

@@ -113,6 +113,8 @@ class RequestParser:
         self._interface = interface
         self._max_samples = max_samples
         self._plans: dict[bytes, _Plan] = {}
+        self._ranged = [(place, spec) for place, spec in enumerate(interface.inputs) if spec.values is not None]
+        """Inputs that do not take all numbers of their dtype, and their places."""
 
     @property
     def num_known(self) -> int:
@@ -151,6 +153,8 @@ class RequestParser:
                 if spec.dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
                     raise malformed(f"`{spec.name}` must hold only 0 and 1 as its bytes")
             inputs.append(array)
+        for place, spec in self._ranged:
+            _in_range(inputs[place], spec)
         return InferRequest(plan.id, inputs, plan.samples, plan.outputs, plan.timeout_s, plan.heads)
 
     def _kept(self, head: bytes) -> _Plan:
@@ -174,6 +178,17 @@ class RequestParser:
         samples = _samples(tensors, self._interface, self._max_samples)
         outputs = _outputs(request, self._interface)
         return _Plan(request.id, tensors, tail_bytes, samples, outputs, _timeout_s(request))
+
+
+def _in_range(array: npt.NDArray[np.generic], spec: TensorSpec) -> None:
+    """Refuses what the model would raise for: one client's wrong number is no failure of a model."""
+    assert spec.values is not None, "it is asked for inputs with a range"
+    low, high = spec.values
+    if not array.size:
+        return
+    for found in (int(array.min()), int(array.max())):
+        if not low <= found <= high:
+            raise malformed(f"`{spec.name}` must hold numbers from {low} to {high}, got {found}")
 
 
 def _tensors(request: _Request, interface: Interface) -> tuple[list[_Tensor], int]:
