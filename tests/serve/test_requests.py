@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from stoker.serve.engine import ANY, Interface, TensorSpec
+from stoker.serve.protocol import requests
 from stoker.serve.protocol.answers import answer
 from stoker.serve.protocol.datatypes import DTYPES, name_of
 from stoker.serve.protocol.requests import InferRequest, RequestParser
@@ -184,6 +185,53 @@ def test_a_range_is_one_of_whole_numbers() -> None:
 def test_a_new_version_takes_what_the_old_one_does(values: tuple[int, int] | None, takes_all: bool) -> None:
     (old,) = ROWS.inputs
     assert TensorSpec("rows", old.dtype, old.shape, values).takes_all_of(old) == takes_all
+
+
+MANY = 1 << 17
+"""Bytes of a large JSON."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"data": [1] * MANY}, "must have 2 numbers for shape .* got 131072"),
+        ({"data": [[1] * MANY, [1] * MANY]}, "must have 2 numbers for shape .* got 262144"),
+        ({"data": ["1" * MANY, 1]}, "must take at most 65664 bytes for 2 numbers"),
+        ({"shape": [1] * MANY}, "`shape of `inputs`` must take at most"),
+        ({"parameters": {str(number): 1 for number in range(MANY // 8)}}, "`parameters of `inputs`` must take"),
+    ],
+)
+def test_large_json_is_refused_before_its_numbers_are_read(
+    changes: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would be made in the event loop, while all others wait."""
+    given = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2], **changes}
+    monkeypatch.setattr(requests, "_numbers", {})
+    with pytest.raises(RequestRefused, match=words):
+        parsed({"inputs": [given]}, interface=PAIRS)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"inputs": [], "outputs": [{"name": "y"}] * MANY}, "`outputs` must take at most"),
+        ({"inputs": [], "parameters": {"a": "b" * MANY}}, "`parameters` must take at most"),
+        ({"inputs": [{}] * MANY}, "at most 1024 objects, got 131072"),
+    ],
+)
+def test_large_json_of_anything_else_is_refused(content: dict[str, Any], words: str) -> None:
+    with pytest.raises(RequestRefused, match=words):
+        parsed(content, interface=PAIRS)
+
+
+def test_large_json_that_fits_is_read() -> None:
+    values = np.arange(40_000, dtype=F4).reshape(5, 8000)
+    wide = Interface((TensorSpec("x", F4, (ANY, 8000)),), (TensorSpec("y", F4, (ANY,)),), "test")
+    for data in (values.reshape(-1).tolist(), values.tolist()):
+        content = {"inputs": [{"name": "x", "shape": [5, 8000], "datatype": "FP32", "data": data}]}
+        text = msgspec.json.format(msgspec.json.encode(content), indent=8)
+        assert len(text) > MANY
+        np.testing.assert_array_equal(RequestParser(wide, 8).parse(text, None).inputs[0], values)
 
 
 PAIRS = Interface((TensorSpec("x", F4, (ANY, 2)),), (TensorSpec("y", F4, (ANY,)),), "test")
