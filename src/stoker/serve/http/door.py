@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Protocol
 
+from stoker.serve.admission import Admission, HeldBody
 from stoker.serve.figures import ModelFigures
 from stoker.serve.http.headers import Headers, RequestHeaders, answer_headers, read_headers, refusal_answer
 from stoker.serve.models.awaited import infer
@@ -23,7 +24,7 @@ from stoker.serve.models.served_model import ServedModel
 from stoker.serve.models.version import ModelVersion
 from stoker.serve.protocol import answers
 from stoker.serve.protocol.requests import InferRequest
-from stoker.serve.refusals import RequestRefused, too_late
+from stoker.serve.refusals import RequestRefused
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -85,7 +86,8 @@ class InferenceDoor:
         self._by_url = {path.encode(): opened for path, opened in self._by_path.items()}
         self._settings = settings
         self._rest = rest
-        self._held_bytes = 0
+        self.admission = Admission(settings.max_body_bytes, settings.max_held_bytes)
+        """What all requests hold; requests by other protocols are admitted there as well."""
         self._reading: dict[asyncio.Task[Any], float] = {}
         """Tasks that wait for a body, and since when."""
         self._late: set[asyncio.Task[Any]] = set()
@@ -135,26 +137,6 @@ class InferenceDoor:
         if not hmac.compare_digest(given, b"Bearer " + token):
             raise RequestRefused(401, "`Authorization` must be `Bearer` and the token of the service")
 
-    def admit(self, version: ModelVersion, priority: int, body_bytes: int, now_s: float) -> None:
-        """Holds a request of such a size, for a version that is likely to answer it, until :meth:`release`.
-
-        Raises:
-            RequestRefused: it is too large or cannot be answered in time.
-        """
-        bounds = self._settings
-        if body_bytes > bounds.max_body_bytes:
-            raise RequestRefused(413, f"`body` must have at most {bounds.max_body_bytes} bytes, got {body_bytes}")
-        if self._held_bytes + body_bytes > bounds.max_held_bytes:
-            raise too_late(1.0, f"requests of {bounds.max_held_bytes} bytes are being answered")
-        retry_s = version.policy.refusal_s(now_s, priority)
-        if retry_s is not None:
-            raise too_late(retry_s, "the service has as much to do as it can answer in time")
-        self._held_bytes += body_bytes
-
-    def release(self, body_bytes: int) -> None:
-        """A request of such a size has ended."""
-        self._held_bytes -= body_bytes
-
     def parsed(
         self, version: ModelVersion, found: RequestHeaders, body: bytes, arrived_s: float
     ) -> tuple[InferRequest, float]:
@@ -167,12 +149,13 @@ class InferenceDoor:
 
     async def _infer(self, opened: OpenModel, label: str, headers: Headers, receive: Receive, send: Send) -> None:
         arrived_s = monotonic()
-        held_bytes = 0
+        held: HeldBody | None = None
         try:
             found = read_headers(headers)
-            self.admit(opened.model.asked(label), found.priority, found.content_bytes, arrived_s)
-            held_bytes = found.content_bytes
-            body = await self._read(receive, arrived_s)
+            policy = opened.model.asked(label).policy
+            self.admission.admit(policy, found.priority, found.content_bytes, arrived_s)
+            held = HeldBody(self.admission, found.content_bytes)
+            body = await self._read(receive, held, arrived_s)
             request, deadline_s = self.parsed(opened.model.asked(label), found, body, arrived_s)
             encode = functools.partial(encoded, opened.model.name, request)
             answer, json_bytes = await infer(opened.model, request, deadline_s, found.priority, encode, label=label)
@@ -184,7 +167,8 @@ class InferenceDoor:
             opened.figures.outcomes["cancelled"] += 1
             return
         finally:
-            self.release(held_bytes)
+            if held is not None:
+                self.admission.release(held.num_bytes)
         opened.figures.answered(monotonic() - arrived_s)
         await send({"type": "http.response.start", "status": 200, "headers": answer_headers(len(answer), json_bytes)})
         await send({"type": "http.response.body", "body": answer})
@@ -198,31 +182,27 @@ class InferenceDoor:
             raise RequestRefused(404, f"`{match[1][:80]}` must be one of {', '.join(self._models)}")
         return opened, match[2] or ""
 
-    async def _body(self, receive: Receive) -> bytes:
-        message = await receive()
-        if not message.get("more_body", True):
-            return message.get("body", b"")
+    async def _body(self, receive: Receive, held: HeldBody) -> bytes:
         parts: list[bytes] = []
-        size, most = 0, self._settings.max_body_bytes
+        size = 0
         while True:
+            message = await receive()
             if message["type"] == "http.disconnect":
                 raise ConnectionResetError
             part: bytes = message.get("body", b"")
             parts.append(part)
             size += len(part)
-            if size > most:
-                raise RequestRefused(413, f"`body` must have at most {most} bytes, got more")
+            held.arrived(size)
             if not message.get("more_body", False):
-                return b"".join(parts)
-            message = await receive()
+                return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _read(self, receive: Receive, arrived_s: float) -> bytes:
+    async def _read(self, receive: Receive, held: HeldBody, arrived_s: float) -> bytes:
         """The body, unless it takes too long; timers of their own would cost each request more than its parsing."""
         task = asyncio.current_task()
         assert task is not None, "uvicorn runs applications in tasks"
         self._reading[task] = arrived_s
         try:
-            return await self._body(receive)
+            return await self._body(receive, held)
         except asyncio.CancelledError:
             if task not in self._late:
                 raise
