@@ -17,6 +17,7 @@ from stoker.core.errors import ConfigError, ServingError
 from stoker.serve.http.door import OpenModel
 from stoker.serve.models.served_model import ServedModel, SwapPlan
 from stoker.serve.protocol import answers
+from stoker.serve.refusals import RequestRefused
 from stoker.wire.secrets import DEFAULT_IDENTITY, load_secrets, new_nonce
 
 SWAP_PATH = "/stoker/models/{model}/swap"
@@ -78,7 +79,8 @@ class Rest:
         found = self._found(request)
         if isinstance(found, Response):
             return found
-        ready = not self.is_draining and _is_ready(found.model)
+        version = found.model.asked(request.path_params.get("version", ""))
+        ready = not self.is_draining and version.pool.num_ready > 0
         return _json({"name": found.model.name, "ready": ready}, 200 if ready else 503)
 
     async def _model(self, request: Request) -> Response:
@@ -86,7 +88,8 @@ class Rest:
         if isinstance(found, Response):
             return found
         model = found.model
-        return _json(answers.metadata(model.name, [each.label for each in model.versions], model.current.interface))
+        interface = model.asked(request.path_params.get("version", "")).interface
+        return _json(answers.metadata(model.name, [each.label for each in model.versions], interface))
 
     async def _prometheus(self, _: Request) -> Response:
         text, kind = self._metrics()
@@ -129,8 +132,10 @@ class Rest:
         opened = self._models.get(name)
         if opened is None:
             return _error(404, f"`{name[:80]}` must be one of {', '.join(self._models)}")
-        if version is not None and version not in {each.label for each in opened.model.versions}:
-            return _error(404, f"`{name}` is served as version {opened.model.current.label}, not {version[:20]}")
+        try:
+            opened.model.asked(version or "")
+        except RequestRefused as refusal:
+            return _error(refusal.status, str(refusal))
         return opened
 
 
