@@ -12,7 +12,7 @@ from stoker.cli.output import print_json
 from stoker.core.errors import ConfigError
 from stoker.core.units import format_count, format_seconds, parse_seconds
 from stoker.run.serving.planning import REQUESTS, Demand, Planned, measured, plan
-from stoker.run.serving.sources import ENGINES, chosen_forms, forms_of, split_name
+from stoker.run.serving.sources import ENGINES, split_name
 from stoker.serve.models.version import Costs
 from stoker.ui.tables import render_table
 from stoker.ui.terminal import style_for
@@ -49,8 +49,7 @@ def _costs(arguments: argparse.Namespace) -> dict[str, Costs]:
     if arguments.costs is not None:
         return {"as given": arguments.costs}
     _, source = split_name(arguments.model)
-    forms = chosen_forms(forms_of(source, arguments.threads), arguments.engine)
-    return {form.engine: measured(form, arguments.max_batch) for form in forms}
+    return measured(source, arguments.engine, arguments.threads, arguments.max_batch)
 
 
 def _record(planned: Planned) -> dict[str, object]:

@@ -7,7 +7,8 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stoker.run.serving.sources import ModelForm
+from stoker.run.serving.fetching import found_source
+from stoker.run.serving.sources import ModelForm, chosen_forms
 from stoker.run.serving.template import ModelTemplate
 from stoker.scale.serving import CostCurve, ServingQueue, ServingRules
 from stoker.serve.figures import ModelFigures
@@ -76,13 +77,29 @@ def plan(engine: str, costs: Costs, demand: Demand, most: int, arrivals: Sequenc
     return Planned(engine=engine, costs=curve.points, count=None, trace=trace)
 
 
-def measured(form: ModelForm, max_batch: int) -> Costs:
-    """What batches cost an engine of this machine, alone.
+def measured(source: str, engine: str, threads: int, max_batch: int) -> dict[str, Costs]:
+    """What batches cost an engine of this machine, alone, by the engines of a model.
+
+    Args:
+        source: of the model.
+        engine: the only one, or ``auto``.
+        threads: of an engine.
+        max_batch: samples that run together.
 
     Raises:
-        ServingError: the model does not load.
+        ConfigError: there is no model, or none for this engine.
+        ServingError: it cannot be fetched, or does not load.
     """
-    return asyncio.run(_measured(form, max_batch))
+
+    async def each() -> dict[str, Costs]:
+        found = await found_source(source, threads)
+        try:
+            forms = chosen_forms(found.forms, engine)
+            return {form.engine: await _measured(form, max_batch) for form in forms}
+        finally:
+            await found.close()
+
+    return asyncio.run(each())
 
 
 async def _measured(form: ModelForm, max_batch: int) -> Costs:
