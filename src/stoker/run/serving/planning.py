@@ -46,12 +46,14 @@ class Planned:
         engine: its name.
         costs: samples and seconds.
         count: engines; None where as many as were tried do not do.
+        requests: of the trace.
         trace: what became of the requests with these, or with the most.
     """
 
     engine: str
     costs: tuple[tuple[int, float], ...]
     count: int | None
+    requests: int
     trace: ServedTrace
 
 
@@ -73,8 +75,8 @@ def plan(engine: str, costs: Costs, demand: Demand, most: int, arrivals: Sequenc
         trace = serve_trace(requests, ServingQueue(rules, curve, count), count, curve.seconds, demand.p99_s)
         shed = trace.refused + trace.dropped
         if trace.quantile_s(0.99) <= demand.p99_s and shed <= _SHED_FRAC * len(requests):
-            return Planned(engine=engine, costs=curve.points, count=count, trace=trace)
-    return Planned(engine=engine, costs=curve.points, count=None, trace=trace)
+            return Planned(engine=engine, costs=curve.points, count=count, requests=len(requests), trace=trace)
+    return Planned(engine=engine, costs=curve.points, count=None, requests=len(requests), trace=trace)
 
 
 def measured(source: str, engine: str, threads: int, max_batch: int) -> dict[str, Costs]:
