@@ -1,7 +1,8 @@
 """The proof that a request for a change comes from who can read the service's secret, without sending the secret.
 
-Both sides prove it: whoever else listens at the service's address learns nothing that is good elsewhere, or again. A
-proof is for one request: its subject, its bytes, and a nonce of the service, which takes it once and within a minute.
+Both sides prove it: a process of another user that listens at the service's address learns nothing that is good elsewhere,
+or again. A proof is for one request: its subject, its bytes, and a nonce of the service, which takes it once and within a
+minute.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class ControlProof:
             body: of the request.
 
         Raises:
-            ServingError: whoever answered knows no secret of such a service.
+            ServingError: what answered does not know the secret of such a service.
             ConfigError: the secret cannot be read here.
         """
         path = Path(challenge.secret_file)

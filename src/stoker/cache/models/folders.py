@@ -62,7 +62,7 @@ def materialise(
     root = Path(tempfile.mkdtemp(prefix=f"{path.rstrip('/').rpartition('/')[2][:40]}-"))
     with _lock:
         if not _made:
-            atexit.register(_remove)
+            atexit.register(remove_copies)
         _made.append((Owner(), root))
     quiet = progress is False or (progress is None and not sys.stderr.isatty())
     with ProgressLine("materialising", sum(found.values()), sys.stderr, quiet=quiet) as line:
@@ -120,7 +120,8 @@ def _place(filesystem: StokerFileSystem, path: str, target: Path, report: Any) -
         target.chmod(_FILE_MODE)
 
 
-def _remove() -> None:
+def remove_copies() -> None:
+    """Removes all that this process has materialised; at its end that happens by itself."""
     for owner, root in _made:
         if owner.is_here:
             for folder, _, _ in os.walk(root):

@@ -29,7 +29,7 @@ class DigestedDesign(Protocol):
 
     @property
     def digest(self) -> str:
-        """Of all its files."""
+        """A digest of all its files."""
         ...
 
 

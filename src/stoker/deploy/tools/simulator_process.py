@@ -76,11 +76,6 @@ class SimulatorPipes:
         except msgspec.DecodeError as error:
             raise ToolError(f"`{self._program}` must answer with a line of JSON, got {line[-500:]!r}") from error
 
-    @property
-    def pid(self) -> int:
-        """Number of the process."""
-        return self._process.pid
-
     def close(self) -> None:
         """Ends it."""
         self._process.kill()

@@ -101,10 +101,17 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is no answer
     threading.Thread(target=_watch, daemon=True).start()
-    with contextlib.closing(answers):
-        answers.write(msgspec.json.encode(_found(url, behind)) + b"\n")
-    while True:
-        signal.pause()
+    try:
+        with contextlib.closing(answers):
+            answers.write(msgspec.json.encode(_found(url, behind)) + b"\n")
+        while True:
+            signal.pause()
+    finally:
+        with contextlib.suppress(ImportError):  # nothing was fetched then
+            from stoker.cache.models.folders import remove_copies
+
+            remove_copies()
+        os._exit(0)  # what threads still fetch is not waited for
 
 
 def _found(url: str, behind: bool) -> Fetched:
@@ -128,7 +135,7 @@ def _watch() -> None:
 
 
 def _leave(_: int, __: FrameType | None) -> None:
-    raise SystemExit(0)  # the copies are removed on the way out
+    raise SystemExit(0)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ format is protobuf's (https://protobuf.dev/programming-guides/encoding/).
 from __future__ import annotations
 
 import mmap
+import posixpath
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -43,7 +44,7 @@ def external_files(path: Path) -> list[str]:
             return []
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
-                return sorted(set(_locations(data, 0, len(data), "model")))
+                return sorted({posixpath.normpath(name) for name in _locations(data, 0, len(data), "model") if name})
             except IndexError:
                 raise ValueError("it must be an ONNX file, and is not in its format") from None
 
