@@ -1,8 +1,7 @@
 """The proof that a request for a change comes from who can read the service's secret, without sending the secret.
 
-Both sides prove it: a process of another user that listens at the service's address learns nothing that is good elsewhere,
-or again. A proof is for one request: its subject, its bytes, and a nonce of the service, which takes it once and within a
-minute.
+Both sides prove it: another user who listens at the service's address learns nothing that is good elsewhere, or again.
+A proof is for one request: its subject, its bytes, and a nonce of the service, which takes it once and in a minute.
 """
 
 from __future__ import annotations
