@@ -33,6 +33,7 @@ from stoker.serve.http.rest import Rest
 from stoker.serve.http.server import Shutdown, serve_until_told
 from stoker.serve.models.served_model import ServedModel
 from stoker.serve.models.version import ModelVersion
+from stoker.wire.control import CONTROL_FILE
 from stoker.wire.secrets import create_secret
 
 if TYPE_CHECKING:
@@ -246,7 +247,7 @@ def _settle() -> None:
 
 def _control(folder: Path) -> Path:
     """The file with a fresh secret for changes of version, in the folder of the run, for this user alone."""
-    path = folder / "control.secret"
+    path = folder / CONTROL_FILE
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)

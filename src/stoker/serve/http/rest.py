@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
@@ -18,11 +17,10 @@ from stoker.serve.http.door import OpenModel
 from stoker.serve.models.served_model import ServedModel, SwapPlan
 from stoker.serve.protocol import answers
 from stoker.serve.refusals import RequestRefused
-from stoker.wire.secrets import DEFAULT_IDENTITY, load_secrets, new_nonce
+from stoker.wire.control import CONTROL_HEADER, NONCE_HEADER, ControlChallenges
 
 SWAP_PATH = "/stoker/models/{model}/swap"
 CONTROL_PATH = "/stoker/control"
-CONTROL_HEADER = "Stoker-Control"
 STATUS_PATH = "/stoker/status"
 _MAX_PLAN_BYTES = 1 << 16
 _JSON = "application/json"
@@ -38,8 +36,8 @@ class Rest:
         models: by name.
         version: of stoker.
         metrics: makes the text for Prometheus.
-        control: file with the secret that a change of version must send: a new version is a program, and on one
-            machine all users reach the service.
+        control: file with the secret that a change of version must prove to know: a new version is a program, and on
+            one machine all users reach the service.
     """
 
     def __init__(self, models: Mapping[str, OpenModel], version: str, metrics: Metrics, control: Path) -> None:
@@ -49,6 +47,7 @@ class Rest:
         self._version = version
         self._metrics = metrics
         self._control = control
+        self._challenges = ControlChallenges(control)
         model = "/v2/models/{model}"
         routes: list[tuple[str, Callable[[Request], Awaitable[Response]], str]] = [
             ("/v2", self._server, "GET"),
@@ -98,24 +97,32 @@ class Rest:
     async def _status(self, _: Request) -> Response:
         return _json({name: status_of(opened) for name, opened in self._models.items()})
 
-    async def _where_control(self, _: Request) -> Response:
-        return _json({"secret_file": str(self._control)})
-
-    async def _swap(self, request: Request) -> Response:
+    async def _where_control(self, request: Request) -> Response:
         try:
-            secret = load_secrets(self._control).of(DEFAULT_IDENTITY) or new_nonce()
+            return _json(msgspec.to_builtins(self._challenges.challenge(request.headers.get(NONCE_HEADER, ""))))
+        except ValueError as error:
+            return _error(400, str(error))
         except ConfigError as error:
             return _error(403, str(error.args[0]))
-        if not hmac.compare_digest(request.headers.get(CONTROL_HEADER, "").encode("latin-1"), secret):
-            return _error(403, f"`{CONTROL_HEADER}` must be the secret in {self._control}")
-        found = self._found(request)
-        if isinstance(found, Response):
-            return found
+
+    async def _swap(self, request: Request) -> Response:
         body = b""
         async for part in request.stream():
             body += part
             if len(body) > _MAX_PLAN_BYTES:
                 return _error(413, f"`body` must have at most {_MAX_PLAN_BYTES} bytes")
+        try:
+            header = request.headers.get(CONTROL_HEADER, "")
+            known = self._challenges.accepts(header, str(request.path_params["model"]), body)
+        except ConfigError as error:
+            return _error(403, str(error.args[0]))
+        if not known:
+            return _error(
+                403, f"`{CONTROL_HEADER}` must prove the secret in {self._control}, as `stoker serve swap` does"
+            )
+        found = self._found(request)
+        if isinstance(found, Response):
+            return found
         try:
             plan = msgspec.json.decode(body, type=SwapPlan)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
