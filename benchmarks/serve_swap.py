@@ -7,14 +7,12 @@ which Python lets another thread run, and that would be taken for the service.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
 import sys
 import tempfile
 import time
-import urllib.request
 from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -25,6 +23,7 @@ from benchmarks.programs.served_onnx import save_scaling
 from benchmarks.support.harness import Bar, Options, Report, run
 from benchmarks.support.http_load import Answers, open_loop, post
 from benchmarks.support.serving import Served, binary_body, status, stoker_serve
+from stoker.run.serving.changing import change_version
 
 BAR = Bar(
     "serve_swap",
@@ -97,10 +96,7 @@ def _change(port: int, versions: list[Path], swaps: int) -> int:
     for _ in range(swaps):
         now = status(port)["answers"]
         plan = {"source": str(versions[int(str(now)) % 2]), "canary_frac": 0.5, "hold_s": 0.1}
-        url = f"http://127.0.0.1:{port}/stoker/models/scaling/swap"
-        secret = {"Stoker-Control": (versions[0].parent / "run/control.secret").read_text().strip()}
-        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(plan).encode(), secret)) as answer:
-            done += json.load(answer)["changed"]
+        done += bool(change_version(f"http://127.0.0.1:{port}", "scaling", plan)["changed"])
     return done
 
 

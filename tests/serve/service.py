@@ -17,6 +17,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from stoker.wire.control import CONTROL_HEADER, NONCE_HEADER, ControlChallenge, ControlProof
 from tests.waiting import await_that
 
 ENVIRON = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -105,10 +106,10 @@ class Service:
 
     def swap(self, **plan: Any) -> tuple[int, Any]:
         """Status and content of the answer to a change of version."""
-        secret = (self.run / "control.secret").read_text().strip()
-        status, _, text = self.ask(
-            "POST", "/stoker/models/scaling/swap", msgspec.json.encode(plan), {"Stoker-Control": secret}
-        )
+        proof, body = ControlProof(), msgspec.json.encode(plan)
+        told = self.ask("GET", "/stoker/control", None, {NONCE_HEADER: proof.nonce})[2]
+        header = proof.header(msgspec.json.decode(told, type=ControlChallenge), "scaling", body)
+        status, _, text = self.ask("POST", "/stoker/models/scaling/swap", body, {CONTROL_HEADER: header})
         return status, msgspec.json.decode(text)
 
     def status(self, model: str = "scaling") -> dict[str, Any]:

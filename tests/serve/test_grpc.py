@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +42,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def port(service: Service) -> int:
+    return port_of(service)
+
+
+def port_of(service: Service) -> int:
     _, _, rest = service.log.read_text().partition("gRPC at 127.0.0.1:")
     return int(rest.split()[0])
 
@@ -132,3 +139,25 @@ def test_clients_that_leave_are_counted(service: Service, port: int) -> None:
 
     await_that("some were on their way", left, 30.0)
     await_that("none is left", lambda: service.status()["versions"]["1"]["pending"] == 0)
+
+
+@pytest.mark.integration
+def test_a_drain_refuses_what_is_new_and_answers_what_has_arrived_over_both(tmp_path: Path) -> None:
+    model = scaling_model(tmp_path / "scaling.onnx", 2.0)
+    service = Service(tmp_path, [f"scaling={model}"], "--grpc-port", "0", "--engines", "1", "--hang", "5min")
+    fields: dict[str, Any] = {"inputs": [given()], "raw_input_contents": [SAMPLE.tobytes()], "model_name": "scaling"}
+    engine = service.processes()[1]
+    os.kill(engine, signal.SIGSTOP)
+    with grpc.insecure_channel(f"127.0.0.1:{port_of(service)}") as opened, ThreadPoolExecutor(2) as threads:
+        http, over_grpc = threads.submit(service.infer, SAMPLE), threads.submit(call, opened, "ModelInfer", **fields)
+        await_that("both wait", lambda: service.status()["versions"]["1"]["pending"] == 2)
+        service.process.send_signal(signal.SIGTERM)
+        await_that("the drain is told", lambda: "draining" in service.log.read_text())
+        with pytest.raises(grpc.RpcError) as caught:
+            call(opened, "ModelInfer", **fields)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert service.process.poll() is None
+        os.kill(engine, signal.SIGCONT)
+        assert http.result()[0] == 200
+        assert over_grpc.result().model_version == "1"
+    assert service.process.wait(20) == 0

@@ -435,6 +435,25 @@ class TestVersions:
         assert clients.seen == {2.0, 3.0}
         await_that("the old ones end", lambda: len(own.status()["versions"]) == 1)
 
+    def test_a_request_that_names_a_version_is_answered_by_it(self, own: Service, tmp_path: Path) -> None:
+        new = scaling_model(tmp_path / "three.onnx", 3.0)
+
+        def answered_by(label: str) -> tuple[int, Any]:
+            path = f"/v2/models/scaling/versions/{label}/infer"
+            status, _, text = own.ask("POST", path, json_request(SAMPLE))
+            return status, msgspec.json.decode(text)
+
+        with ThreadPoolExecutor(1) as threads:
+            change = threads.submit(own.swap, source=str(new), canary_frac=0.5, hold_s=2)
+            await_that("it is on trial", lambda: len(own.status()["versions"]) == 2, 30.0)
+            for label, factor in (("1", 2.0), ("2", 3.0)) * 4:
+                status, answer = answered_by(label)
+                assert (status, answer["model_version"]) == (200, label)
+                assert answer["outputs"][0]["data"] == (SAMPLE * factor).reshape(-1).tolist()
+            assert change.result()[1]["changed"]
+        assert answered_by("1")[0] == 404
+        assert answered_by("2")[0] == 200
+
     def test_a_version_that_takes_something_else_is_refused(self, own: Service, tmp_path: Path) -> None:
         wider = scaling_model(tmp_path / "wider.onnx", 3.0, width=5)
         status, answer = own.swap(source=str(wider), hold_s=0)

@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from stoker.serve.engine import ANY, Interface, TensorSpec
+from stoker.serve.protocol import requests
 from stoker.serve.protocol.answers import answer
 from stoker.serve.protocol.datatypes import DTYPES, name_of
 from stoker.serve.protocol.requests import InferRequest, RequestParser
@@ -152,6 +153,87 @@ def test_floats_out_of_range_are_refused(data: list[Any]) -> None:
         parsed({"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": data}]}, interface=PAIRS)
 
 
+ROWS = Interface(
+    (TensorSpec("rows", np.dtype("<i8"), (ANY, 2), (0, 49)),), (TensorSpec("y", F4, (ANY,)),), "test"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize(("data", "found"), [([3, 50], 50), ([-1, 4], -1), ([0, 2**62], 2**62), ([0, 49], None)])
+def test_numbers_that_the_model_does_not_take_are_refused(data: list[int], found: int | None, binary: bool) -> None:
+    """An engine would raise for them, and count as one that fails."""
+    given: dict[str, Any] = {"name": "rows", "shape": [1, 2], "datatype": "INT64"}
+    given |= {"parameters": {"binary_data_size": 16}} if binary else {"data": data}
+    tail = np.array(data, "<i8").tobytes() if binary else b""
+    if found is None:
+        np.testing.assert_array_equal(parsed({"inputs": [given]}, tail, ROWS).inputs[0], [data])
+        return
+    with pytest.raises(RequestRefused, match=f"`rows` must hold numbers from 0 to 49, got {found}") as caught:
+        parsed({"inputs": [given]}, tail, ROWS)
+    assert caught.value.status == 400
+
+
+def test_a_range_is_one_of_whole_numbers() -> None:
+    for dtype, values in ((F4, (0, 1)), (np.dtype("<i8"), (1, 0))):
+        with pytest.raises(ValueError, match="`values` of `x` must be the least and the largest"):
+            TensorSpec("x", dtype, (ANY,), values)
+
+
+@pytest.mark.parametrize(
+    ("values", "takes_all"), [(None, True), ((0, 49), True), ((0, 99), True), ((0, 48), False), ((1, 49), False)]
+)
+def test_a_new_version_takes_what_the_old_one_does(values: tuple[int, int] | None, takes_all: bool) -> None:
+    (old,) = ROWS.inputs
+    assert TensorSpec("rows", old.dtype, old.shape, values).takes_all_of(old) == takes_all
+
+
+MANY = 1 << 17
+"""Bytes of a large JSON."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"data": [1] * MANY}, "must have 2 numbers for shape .* got 131072"),
+        ({"data": [[1] * MANY, [1] * MANY]}, "must have 2 numbers for shape .* got 262144"),
+        ({"data": ["1" * MANY, 1]}, "must take at most 65664 bytes for 2 numbers"),
+        ({"shape": [1] * MANY}, "`shape of `inputs`` must take at most"),
+        ({"parameters": {str(number): 1 for number in range(MANY // 8)}}, "`parameters of `inputs`` must take"),
+    ],
+)
+def test_large_json_is_refused_before_its_numbers_are_read(
+    changes: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would be made in the event loop, while all others wait."""
+    given = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2], **changes}
+    monkeypatch.setattr(requests, "_numbers", {})
+    with pytest.raises(RequestRefused, match=words):
+        parsed({"inputs": [given]}, interface=PAIRS)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"inputs": [], "outputs": [{"name": "y"}] * MANY}, "`outputs` must take at most"),
+        ({"inputs": [], "parameters": {"a": "b" * MANY}}, "`parameters` must take at most"),
+        ({"inputs": [{}] * MANY}, "at most 1024 objects, got 131072"),
+    ],
+)
+def test_large_json_of_anything_else_is_refused(content: dict[str, Any], words: str) -> None:
+    with pytest.raises(RequestRefused, match=words):
+        parsed(content, interface=PAIRS)
+
+
+def test_large_json_that_fits_is_read() -> None:
+    values = np.arange(40_000, dtype=F4).reshape(5, 8000)
+    wide = Interface((TensorSpec("x", F4, (ANY, 8000)),), (TensorSpec("y", F4, (ANY,)),), "test")
+    for data in (values.reshape(-1).tolist(), values.tolist()):
+        content = {"inputs": [{"name": "x", "shape": [5, 8000], "datatype": "FP32", "data": data}]}
+        text = msgspec.json.format(msgspec.json.encode(content), indent=8)
+        assert len(text) > MANY
+        np.testing.assert_array_equal(RequestParser(wide, 8).parse(text, None).inputs[0], values)
+
+
 PAIRS = Interface((TensorSpec("x", F4, (ANY, 2)),), (TensorSpec("y", F4, (ANY,)),), "test")
 
 
@@ -187,7 +269,7 @@ def test_any_change_of_a_request_gives_a_request_or_a_refusal(data: st.DataObjec
     st.booleans(),
 )
 def test_arrays_survive(array: NDArray[Any], binary: bool) -> None:
-    if array.dtype.kind == "f":
+    if array.dtype.kind == "f" and not binary:
         array = np.nan_to_num(array)
     body, length = answer("m", "1", InferRequest("", [], 1, [("y", binary)], None), {"y": array}, {})
     assert (length is not None) == binary
@@ -198,3 +280,16 @@ def test_arrays_survive(array: NDArray[Any], binary: bool) -> None:
     found = RequestParser(interface, 8).parse(head + body[length or len(body) :], len(head) if binary else None)
     assert described["datatype"] == name_of(array.dtype)
     np.testing.assert_array_equal(found.inputs[0], array)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_what_json_cannot_say_is_refused_and_goes_as_bytes(number: float) -> None:
+    """`null` would be read as NaN, whatever it was."""
+    outputs = {"y": np.array([1.0, number], F4), "z": np.array([2.0], F4)}
+
+    def answered(binary: bool) -> bytes:
+        return answer("m", "1", InferRequest("", [], 1, [("z", False), ("y", binary)], None), outputs, {})[0]
+
+    with pytest.raises(ValueError, match=f"`y` must be finite .* got {number:g}; ask .* binary data"):
+        answered(False)
+    assert answered(True).endswith(outputs["y"].tobytes())

@@ -27,16 +27,34 @@ class TensorSpec:
         name: unique among its like.
         dtype: of NumPy.
         shape: with :data:`ANY` where a size is free; the first is that of the batch.
+        values: the least and the largest number that a whole-number input takes, such as rows of a table; None where
+            any of its dtype will do.
     """
 
     name: str
     dtype: np.dtype[np.generic]
     shape: tuple[int, ...]
+    values: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.values is not None and (self.dtype.kind not in "iu" or self.values[0] > self.values[1]):
+            raise ValueError(
+                f"`values` of `{self.name}` must be the least and the largest whole number, got {self.values} "
+                f"of {self.dtype}"
+            )
 
     @property
     def is_batched(self) -> bool:
         """Whether requests may be joined along the first axis."""
         return bool(self.shape) and self.shape[0] == ANY
+
+    def takes_all_of(self, other: TensorSpec) -> bool:
+        """Whether each tensor that the other one takes may be given here as well."""
+        if (self.name, self.dtype, self.shape) != (other.name, other.dtype, other.shape):
+            return False
+        if self.values is None:
+            return True
+        return other.values is not None and self.values[0] <= other.values[0] <= other.values[1] <= self.values[1]
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         """Whether a tensor of this shape may be given."""
@@ -84,7 +102,10 @@ class ModelEngine(Protocol):
         """The outputs for the inputs.
 
         Args:
-            inputs: read-only, of the interface's names, dtypes and shapes; not kept beyond the call.
+            inputs: read-only, of the interface's names, dtypes, shapes and ranges; not kept beyond the call.
+
+        Raises:
+            Exception: the model fails at these inputs; the engine goes on.
         """
         ...
 

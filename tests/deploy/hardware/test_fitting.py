@@ -13,6 +13,7 @@ from stoker.deploy.hardware.engines import fit_engine, write_model
 from stoker.deploy.hardware.fitting import check_room, fit, read_fit
 from stoker.deploy.rtl.engine.compiling import least_engine
 from stoker.deploy.rtl.engine.cycles import sample_cycles
+from stoker.deploy.rtl.engine.files import read_engine
 from stoker.deploy.rtl.generate import write_design
 from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.search.engine_model import engine_model_of
@@ -33,14 +34,15 @@ needs_tools = pytest.mark.skipif(
 
 def test_a_part_that_is_too_small_is_named_with_what_it_lacks() -> None:
     wanted = Resources(luts=3000, flip_flops=3000, dsps=40, block_rams=20)
-    check_room(wanted, fpga("ecp5-45k"))
+    smaller = "write a smaller design"
+    check_room(wanted, fpga("ecp5-45k"), smaller)
     with pytest.raises(DeviceTooSmallError, match=r"has 28 of 40; use --device ecp5-45k, or") as error:
-        check_room(wanted, fpga("ecp5-25k"))
+        check_room(wanted, fpga("ecp5-25k"), smaller)
     assert error.value.fields == {"device": "ecp5-25k", "resource": "dsps", "taken": 40, "available": 28}
     with pytest.raises(DeviceTooSmallError, match=r"has 90 of 91; use --device xc7z020, or"):
-        check_room(structs.replace(wanted, dsps=91), fpga("xc7a35t"))
+        check_room(structs.replace(wanted, dsps=91), fpga("xc7a35t"), smaller)
     with pytest.raises(DeviceTooSmallError, match=r"has 0 of 40; write a smaller design"):
-        check_room(wanted, fpga("ice40-up5k"))
+        check_room(wanted, fpga("ice40-up5k"), smaller)
 
 
 def test_an_unknown_part_is_refused_with_all_there_are() -> None:
@@ -110,6 +112,7 @@ def test_an_engine_is_placed_and_is_what_the_model_of_engines_says(tmp_path: Pat
     assert found.clock_mhz >= 80
     assert found.cycles == sample_cycles(image)
     assert found.latency_cycles == pytest.approx(found.cycles, rel=0.01)
+    assert read_fit(tmp_path / "engine", read_engine(tmp_path / "engine")) == found
 
 
 @pytest.mark.integration

@@ -9,10 +9,15 @@ import pytest
 
 from stoker.core.errors import PackageError
 from stoker.deploy.engines.law import NumpyEngine
+from stoker.deploy.ir import operations as op
+from stoker.deploy.ir.graph import IntegerGraph
+from stoker.deploy.ir.values import IntegerValue, ModelPort
 from stoker.deploy.package.folder import write_package
 from stoker.run.serving.loading import load
+from stoker.run.serving.package_model import PackageEngine
 from stoker.run.serving.sources import ModelForm, chosen_forms, forms_of
 from stoker.serve.engine import ANY
+from stoker.serve.processes.messages import ready_of, warm
 from tests.deploy.test_package import small
 
 
@@ -27,6 +32,27 @@ def test_both_engines_give_the_laws_numbers(tmp_path: Path) -> None:
         assert [(each.name, each.shape) for each in engine.interface.inputs] == [("x", (ANY, 2))]
         assert engine.interface.parameters == {"package": digest[:12]}
         assert np.array_equal(engine.run(inputs)["y"], law["y"])
+
+
+def looked_up() -> IntegerGraph:
+    """Rows of a table of 50."""
+    row = IntegerValue(name="i", shape=(), bits=6, signed=False, scale=1.0, zero_point=0, low=0, high=49)
+    made = IntegerValue(name="y", shape=(2,), bits=8, signed=True, scale=0.1, zero_point=0, low=-128, high=127)
+    return IntegerGraph(
+        inputs=(ModelPort(name="i", value="i", dtype="int64", shape=(), order=()),),
+        outputs=(ModelPort(name="y", value="y", dtype="float32", shape=(2,), order=(0,)),),
+        values={"i": row, "y": made},
+        operations=(op.Embedding(source="i", output="y", table="t"),),
+        constants={"t": np.arange(100, dtype=np.int8).reshape(50, 2)},
+    )
+
+
+def test_rows_of_a_table_are_known_before_a_request_runs() -> None:
+    """From the package to the service: over the wire between an engine and it."""
+    interface = PackageEngine(NumpyEngine(looked_up()), "int", "").interface
+    assert interface.inputs[0].values == (0, 49)
+    assert interface.outputs[0].values is None
+    assert ready_of(warm(interface, [(1, 1.0)])).interface == interface
 
 
 def test_a_damaged_package_is_refused(tmp_path: Path) -> None:

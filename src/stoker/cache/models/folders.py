@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ _lock = ForkedLock()
 def materialise(
     url: str,
     *,
+    names: Collection[str] | None = None,
     progress: bool | None = None,
     settings: CacheSettings | None = None,
     options: dict[str, Any] | None = None,
@@ -41,6 +43,7 @@ def materialise(
 
     Args:
         url: of a folder, ``s3://bucket/models/llama``.
+        names: only these files of it, which the store need not be able to list; None for all.
         progress: shows a bar on standard error; None does on a terminal.
         settings: of the cache; None for those that are installed, else as ``stoker config show`` has them.
         options: for the store's filesystem.
@@ -51,24 +54,48 @@ def materialise(
         SourceChangedError: a file was replaced while it was read.
     """
     filesystem, path = open_place(url, settings or settings_in_use(), options)
-    listing = list_items(filesystem, path, is_pattern=False)
+    if names is None:
+        found = {item.path: item.size for item in list_items(filesystem, path, is_pattern=False).items}
+    else:
+        base = path.rstrip("/")
+        found = {f"{base}/{name}": int(filesystem.info(f"{base}/{name}")["size"] or 0) for name in names}
     root = Path(tempfile.mkdtemp(prefix=f"{path.rstrip('/').rpartition('/')[2][:40]}-"))
     with _lock:
         if not _made:
-            atexit.register(_remove)
+            atexit.register(remove_copies)
         _made.append((Owner(), root))
-    total = sum(item.size for item in listing.items)
     quiet = progress is False or (progress is None and not sys.stderr.isatty())
-    with ProgressLine("materialising", total, sys.stderr, quiet=quiet) as line:
+    with ProgressLine("materialising", sum(found.values()), sys.stderr, quiet=quiet) as line:
 
         def report(num_bytes: int, moved: bool) -> None:
             line.advance(num_bytes, moved=moved)
 
-        for item in listing.items:
-            _place(filesystem, item.path, _target(root, path, item.path), report)
+        for each in found:
+            _place(filesystem, each, _target(root, path, each), report)
     for folder, _, _ in os.walk(root):
         os.chmod(folder, _FOLDER_MODE)
     return root
+
+
+def with_own_name(path: Path) -> None:
+    """Makes a link to a file of the cache the file itself, for programs that follow no link out of its folder.
+
+    Another name of the file where both are on one disk, else a copy.
+
+    Args:
+        path: in a folder that :func:`materialise` made.
+    """
+    if not path.is_symlink():
+        return
+    target = path.resolve()
+    path.parent.chmod(0o700)
+    path.unlink()
+    try:
+        os.link(target, path)
+    except OSError:  # another disk, or one without such names
+        shutil.copyfile(target, path)
+        path.chmod(_FILE_MODE)
+    path.parent.chmod(_FOLDER_MODE)
 
 
 def _target(root: Path, base: str, path: str) -> Path:
@@ -93,7 +120,8 @@ def _place(filesystem: StokerFileSystem, path: str, target: Path, report: Any) -
         target.chmod(_FILE_MODE)
 
 
-def _remove() -> None:
+def remove_copies() -> None:
+    """Removes all that this process has materialised; at its end that happens by itself."""
     for owner, root in _made:
         if owner.is_here:
             for folder, _, _ in os.walk(root):

@@ -6,22 +6,29 @@ import argparse
 import math
 import os
 import sys
+from pathlib import Path
 
 from stoker.cli.arguments import Parser, amount, duration, whole
 from stoker.cli.output import print_json
 from stoker.core.errors import ConfigError
 from stoker.core.units import format_count, format_seconds, parse_seconds
-from stoker.run.serving.planning import REQUESTS, Demand, Planned, measured, plan
-from stoker.run.serving.sources import ENGINES, chosen_forms, forms_of, split_name
+from stoker.run.serving.arrivals import at_rate, rate_of, read_arrivals
+from stoker.run.serving.planning import Demand, Planned, measured, plan
+from stoker.run.serving.sources import ENGINES, split_name
 from stoker.serve.models.version import Costs
+from stoker.sim.serving import Arrival
 from stoker.ui.tables import render_table
 from stoker.ui.terminal import style_for
 
 _EPILOG = """\
 Costs of batches are measured on this machine, one engine at a time, or given. The queue is the service's own, on a
 virtual clock: engines do not share cores there, and the front end takes no time.
+Requests arrive independently of each other, or as in the FILE of --arrivals: a line for each, with the time in seconds,
+or TIME,SAMPLES; or CSV with a header that names `at_s`, and `samples` where they differ. With --rate as well, the same
+requests come closer together or farther apart.
 examples:
   stoker serve plan exported/ --rate 2000 --p99 20ms
+  stoker serve plan exported/ --arrivals requests.csv --p99 20ms
   stoker serve plan --costs 1=1.1ms,32=4.2ms --rate 2000 --p99 20ms"""
 
 
@@ -33,8 +40,12 @@ def main(argv: list[str]) -> int:
         ServingError: the model does not load.
     """
     arguments = _parser().parse_args(argv)
-    demand = Demand(rate=arguments.rate, p99_s=arguments.p99, samples=arguments.samples, max_batch=arguments.max_batch)
-    found = [plan(engine, costs, demand, arguments.most) for engine, costs in _costs(arguments).items()]
+    arrivals = _arrivals(arguments)
+    demand = Demand(
+        rate=arguments.rate or (rate_of(arrivals) if arrivals else 0.0), p99_s=arguments.p99, samples=arguments.samples,
+        max_batch=arguments.max_batch,
+    )  # fmt: skip
+    found = [plan(engine, costs, demand, arguments.most, arrivals) for engine, costs in _costs(arguments).items()]
     found.sort(key=lambda each: (each.count or math.inf, each.costs[-1][1]))
     if arguments.json:
         print_json([_record(each) for each in found])
@@ -43,14 +54,22 @@ def main(argv: list[str]) -> int:
     return 0 if found[0].count is not None else 1
 
 
+def _arrivals(arguments: argparse.Namespace) -> list[Arrival] | None:
+    if arguments.arrivals is None:
+        if arguments.rate is None:
+            raise ConfigError("`--rate` or `--arrivals` must be given; see `stoker serve plan --help`")
+        return None
+    found = read_arrivals(arguments.arrivals, arguments.samples)
+    return at_rate(found, arguments.rate) if arguments.rate is not None else found
+
+
 def _costs(arguments: argparse.Namespace) -> dict[str, Costs]:
     if (arguments.model is None) == (arguments.costs is None):
         raise ConfigError("`MODEL` or `--costs` must be given, one of both; see `stoker serve plan --help`")
     if arguments.costs is not None:
         return {"as given": arguments.costs}
     _, source = split_name(arguments.model)
-    forms = chosen_forms(forms_of(source, arguments.threads), arguments.engine)
-    return {form.engine: measured(form, arguments.max_batch) for form in forms}
+    return measured(source, arguments.engine, arguments.threads, arguments.max_batch)
 
 
 def _record(planned: Planned) -> dict[str, object]:
@@ -58,6 +77,7 @@ def _record(planned: Planned) -> dict[str, object]:
         "engine": planned.engine, "count": planned.count, "costs": planned.costs,
         "p50_s": planned.trace.quantile_s(0.5), "p99_s": planned.trace.quantile_s(0.99),
         "refused": planned.trace.refused, "dropped": planned.trace.dropped,
+        "requests": planned.requests,
         "mean_batch": sum(planned.trace.batches) / max(1, len(planned.trace.batches)),
     }  # fmt: skip
 
@@ -78,7 +98,7 @@ def _show(found: list[Planned], demand: Demand, most: int) -> None:
         for each in found
     ]  # fmt: skip
     style = style_for(sys.stdout, os.environ)
-    heading = ("engine", "engines", "p50", "p99", f"shed of {REQUESTS:,}", "costs of batches")
+    heading = ("engine", "engines", "p50", "p99", f"shed of {best.requests:,}", "costs of batches")
     print("\n".join(render_table(heading, rows, style, right=(1, 2, 3, 4))))
 
 
@@ -103,9 +123,10 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("model", metavar="MODEL", nargs="?", help="as in `stoker serve run`")
     add("--costs", type=_points, metavar="N=TIME,…", help="of batches, instead of a model")
-    add("--rate", type=amount(1e-3, 1e7), required=True, metavar="N", help="requests a second")
+    add("--rate", type=amount(1e-3, 1e7), metavar="N", help="requests a second")
+    add("--arrivals", type=Path, metavar="FILE", help="when requests arrive (default: independently of each other)")
     add("--p99", type=duration("20ms"), required=True, metavar="TIME", help="99th percentile of answers")
-    add("--samples", type=whole(1), default=1, metavar="N", help="of a request (default: 1)")
+    add("--samples", type=whole(1), default=1, metavar="N", help="of a request, if FILE does not say (default: 1)")
     add("--engine", choices=("auto", *ENGINES), default="auto", help="only this one")
     add("--threads", type=whole(1, 256), default=1, metavar="N", help="of an engine (default: 1)")
     add("--max-batch", type=whole(1, 4096), default=32, metavar="N", help="most samples at once (default: 32)")

@@ -24,12 +24,13 @@ from stoker.ui.terminal import style_for
 _NEEDED = ("uvicorn", "uvloop", "httptools", "starlette", "prometheus_client")
 _EPILOG = """\
 MODEL is [NAME=]SOURCE; SOURCE is a file of torch.export (.pt2) or ONNX (.onnx), a folder with one of each, a package of
-`stoker deploy quantise` (PACKAGE@DESIGN with a design of `stoker deploy rtl`, for --engine rtl), or
-module:function[@weights.safetensors], where the function returns a module and example inputs.
+`stoker deploy quantise` (PACKAGE@DESIGN with a folder of `stoker deploy rtl`, for --engine rtl), a URL of one of these,
+or module:function[@weights.safetensors], where the function returns a module and example inputs.
 A .pt2 file and a function are programs: they run as this user. Requests hold numbers only.
 examples:
   stoker serve run model.onnx --slo 20ms
   stoker serve run digits=exported/ --engine auto --port 8000
+  stoker serve run s3://models/digits.onnx --slo 20ms
   stoker serve run model.py:make@weights.safetensors --engines 4"""
 
 

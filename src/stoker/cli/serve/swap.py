@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import http.client
-import urllib.error
-import urllib.parse
-import urllib.request
 from pathlib import Path
 
-import msgspec
-
 from stoker.cli.arguments import Parser, amount, duration, share
-from stoker.core.errors import ServingError
+from stoker.run.serving.changing import change_version
 from stoker.wire.secrets import load_secrets
 
-_TIMEOUT_S = 3600.0
-"""Loading a large model takes minutes, and the trial as long as asked for."""
 _EPILOG = """\
 The new version loads and warms next to the old one, then answers a share of the requests for a time, then all. If it
 fails for one request, or loses engines by itself, the old version answers again, that request included.
@@ -31,40 +23,18 @@ def main(argv: list[str]) -> int:
 
     Raises:
         ServingError: the service does not answer, or refuses.
+        ConfigError: its secret cannot be read.
     """
     arguments = _parser().parse_args(argv)
     plan = {
         "source": _absolute(arguments.source), "canary_frac": arguments.canary, "hold_s": arguments.hold,
         **({"slowdown": arguments.slowdown} if arguments.slowdown else {}),
     }  # fmt: skip
-    url = arguments.url.rstrip("/")
-    headers = {"Content-Type": "application/json"}
-    if arguments.token_file:
-        headers["Authorization"] = f"Bearer {_secret(arguments.token_file)}"
-    control = _asked(urllib.request.Request(f"{url}/stoker/control", headers=headers), arguments.url)
-    headers["Stoker-Control"] = _secret(str(control["secret_file"]))
-    path = f"/stoker/models/{urllib.parse.quote(arguments.model)}/swap"
-    request = urllib.request.Request(f"{url}{path}", msgspec.json.encode(plan), headers)
-    outcome = _asked(request, arguments.url)
+    token = _secret(arguments.token_file) if arguments.token_file else ""
+    outcome = change_version(arguments.url, arguments.model, plan, token)
     changed = bool(outcome["changed"])
     print(f"version {outcome['version']} answers" + ("" if changed else f", as before: {outcome['reason']}"))
     return 0 if changed else 1
-
-
-def _asked(request: urllib.request.Request, url: str) -> dict[str, object]:
-    try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-            return msgspec.json.decode(answer.read(), type=dict[str, object])
-    except urllib.error.HTTPError as error:
-        told = error.read()
-        try:
-            reason = msgspec.json.decode(told, type=dict[str, str])["error"]
-        except (msgspec.MsgspecError, KeyError):
-            reason = f"status {error.code}"
-        raise ServingError(f"`{url}` refuses the change: {reason}") from None
-    except (OSError, ValueError, http.client.HTTPException, msgspec.MsgspecError) as error:
-        reason = getattr(error, "reason", error)
-        raise ServingError(f"`--url` must be that of `stoker serve run`, got {url}: {reason}") from None
 
 
 def _secret(path: str) -> str:

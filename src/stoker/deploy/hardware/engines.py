@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stoker.deploy.hardware.fitting import check_room, fitted_design
+from stoker.deploy.hardware.fitting import check_room, fitted_design, keep_fit
 from stoker.deploy.hardware.verification import in_ways
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.graph import IntegerGraph, Integers
@@ -27,6 +27,7 @@ from stoker.records.deploy.hardware import FittedDesign, VerifiedDesign
 
 _LAW_MULTIPLIERS = 2
 _SAMPLES = 2
+_SMALLER = "write a smaller engine with fewer `--lanes` or less `--memory` (`stoker deploy rtl --structure engine`)"
 
 
 def write_model(graph: IntegerGraph, shape: EngineShape, folder: Path, source: str = "") -> EngineSummary:
@@ -121,9 +122,11 @@ def fit_engine(folder: Path, part: Fpga, kept_in: Path | None = None, *, limit_s
     found = read_engine(folder)
     texts = {name: (folder / name).read_text(encoding="utf-8") for name in found.files}
     netlist, taken = synthesise_texts(texts, found.files, found.top, part, kept_in, limit_s=limit_s)
-    check_room(taken, part)
+    check_room(taken, part, _SMALLER)
     placed = place(netlist, part, kept_in, limit_s=limit_s, seed=seed)
     program = engine_simulator(folder, kept_in, limit_s=limit_s)
     words = np.zeros((_SAMPLES, found.words_in, found.shape.lanes), np.uint16)
     _, outcome = simulate_words(program, folder, words, limit_s=limit_s)
-    return fitted_design(part, taken, placed, found.cycles, outcome.latency())
+    fitted = fitted_design(part, taken, placed, found.cycles, outcome.latency())
+    keep_fit(folder, found, fitted)
+    return fitted

@@ -6,12 +6,13 @@ On parts that no open tool places designs on, there is no clock, and latency is 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import numpy as np
 
 from stoker.core.errors import DeviceTooSmallError
-from stoker.deploy.rtl.generate import DesignDescription, read_design
+from stoker.deploy.rtl.generate import read_design
 from stoker.deploy.tools.devices import FPGAS, Fpga
 from stoker.deploy.tools.placing import PlacedDesign, in_cells, place
 from stoker.deploy.tools.simulation import simulate
@@ -21,6 +22,15 @@ from stoker.records.deploy.hardware import FittedDesign
 
 _SAMPLES = 2
 _FIT = "fit.json"
+
+
+class DigestedDesign(Protocol):
+    """A design or an engine that is told from others by its contents."""
+
+    @property
+    def digest(self) -> str:
+        """A digest of all its files."""
+        ...
 
 
 class _KeptFit(msgspec.Struct, frozen=True):
@@ -50,7 +60,7 @@ def fit(design: Path, part: Fpga, kept_in: Path | None = None, *, limit_s: float
     """
     description = read_design(design)
     netlist, taken = synthesise(design, part, kept_in, limit_s=limit_s)
-    check_room(taken, part)
+    check_room(taken, part, "write a smaller design with `stoker deploy rtl --multipliers`")
     placed = place(netlist, part, kept_in, limit_s=limit_s, seed=seed)
     zeros = {
         end.value: np.zeros((_SAMPLES, end.words * end.lanes), np.int32) for end in description.inputs
@@ -58,9 +68,19 @@ def fit(design: Path, part: Fpga, kept_in: Path | None = None, *, limit_s: float
     program = simulator(design, kept_in, limit_s=limit_s)
     _, outcome = simulate(program, design, description, zeros, limit_s=limit_s)
     found = fitted_design(part, taken, placed, description.cycles, outcome.latency())
-    # In the design's folder: who simulates it says what its cycles would be in seconds.
-    (design / _FIT).write_bytes(msgspec.json.format(msgspec.json.encode(_KeptFit(description.digest, found))))
+    keep_fit(design, description, found)
     return found
+
+
+def keep_fit(design: Path, description: DigestedDesign, found: FittedDesign) -> None:
+    """Leaves what was found in the design's folder: who simulates it says what its cycles would be in seconds.
+
+    Args:
+        design: its folder.
+        description: of the design.
+        found: by the tools.
+    """
+    (design / _FIT).write_bytes(msgspec.json.format(msgspec.json.encode(_KeptFit(description.digest, found))))
 
 
 def fitted_design(
@@ -83,8 +103,8 @@ def fitted_design(
     )  # fmt: skip
 
 
-def read_fit(design: Path, description: DesignDescription) -> FittedDesign | None:
-    """What :func:`fit` found last of a design as it is; None where it has not been placed since it was written.
+def read_fit(design: Path, description: DigestedDesign) -> FittedDesign | None:
+    """What was found last of a design or an engine as it is; None where it has not been placed since it was written.
 
     Args:
         design: its folder.
@@ -97,8 +117,13 @@ def read_fit(design: Path, description: DesignDescription) -> FittedDesign | Non
     return kept.found if kept.digest == description.digest else None
 
 
-def check_room(taken: Resources, part: Fpga) -> None:
+def check_room(taken: Resources, part: Fpga, otherwise: str) -> None:
     """Raises for a part that has too little of something.
+
+    Args:
+        taken: by synthesis.
+        part: that has to have it.
+        otherwise: what to do instead of taking a larger part.
 
     Raises:
         DeviceTooSmallError: it has; fields: device, resource, taken, available.
@@ -110,6 +135,6 @@ def check_room(taken: Resources, part: Fpga) -> None:
             remedy = f"use --device {larger[0]}, or " if larger else ""
             raise DeviceTooSmallError(
                 f"`{part.name}` must have the {resource} of the design, has {there:,} of {wanted:,}; "
-                f"{remedy}write a smaller design with `stoker deploy rtl --multipliers`",
+                f"{remedy}{otherwise}",
                 device=part.name, resource=resource, taken=wanted, available=there,
             )  # fmt: skip

@@ -12,6 +12,7 @@ from stoker.deploy.engines.engine import IntegerEngine
 from stoker.deploy.engines.native.engine import CompiledEngine
 from stoker.deploy.engines.onnx_engine import OnnxEngine
 from stoker.deploy.hardware.simulated_engine import SimulatedDesign, SimulatedEngine, simulated_design
+from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.ir.values import ModelPort
 from stoker.deploy.package.folder import read_package
 from stoker.serve.engine import ANY, Arrays, Interface, TensorSpec
@@ -76,7 +77,8 @@ class PackageEngine:
     ) -> None:  # fmt: skip
         self._engine = engine
         parameters = {"package": digest[:12], **(facts or {})}
-        self.interface = Interface(_specs(engine.inputs), _specs(engine.outputs), _PLATFORMS[name], parameters)
+        inputs = _specs(engine.inputs, engine.graph)
+        self.interface = Interface(inputs, _specs(engine.outputs), _PLATFORMS[name], parameters)
 
     def run(self, inputs: Arrays) -> Arrays:
         """The outputs for the inputs."""
@@ -106,5 +108,13 @@ def facts_of(design: SimulatedDesign, latency_cycles: int) -> Facts:
     return facts
 
 
-def _specs(ports: Iterable[ModelPort]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(port.name, np.dtype(port.dtype), (ANY, *port.shape)) for port in ports)
+def _specs(ports: Iterable[ModelPort], graph: IntegerGraph | None = None) -> tuple[TensorSpec, ...]:
+    """Of outputs; with the graph of inputs, with the row numbers that they may hold."""
+
+    def values(port: ModelPort) -> tuple[int, int] | None:
+        if graph is None or port.dtype != "int64":
+            return None
+        value = graph.value(port)
+        return value.low, value.high
+
+    return tuple(TensorSpec(port.name, np.dtype(port.dtype), (ANY, *port.shape), values(port)) for port in ports)

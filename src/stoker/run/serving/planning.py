@@ -7,7 +7,8 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stoker.run.serving.sources import ModelForm
+from stoker.run.serving.fetching import found_source
+from stoker.run.serving.sources import ModelForm, chosen_forms
 from stoker.run.serving.template import ModelTemplate
 from stoker.scale.serving import CostCurve, ServingQueue, ServingRules
 from stoker.serve.figures import ModelFigures
@@ -45,12 +46,14 @@ class Planned:
         engine: its name.
         costs: samples and seconds.
         count: engines; None where as many as were tried do not do.
+        requests: of the trace.
         trace: what became of the requests with these, or with the most.
     """
 
     engine: str
     costs: tuple[tuple[int, float], ...]
     count: int | None
+    requests: int
     trace: ServedTrace
 
 
@@ -72,17 +75,33 @@ def plan(engine: str, costs: Costs, demand: Demand, most: int, arrivals: Sequenc
         trace = serve_trace(requests, ServingQueue(rules, curve, count), count, curve.seconds, demand.p99_s)
         shed = trace.refused + trace.dropped
         if trace.quantile_s(0.99) <= demand.p99_s and shed <= _SHED_FRAC * len(requests):
-            return Planned(engine=engine, costs=curve.points, count=count, trace=trace)
-    return Planned(engine=engine, costs=curve.points, count=None, trace=trace)
+            return Planned(engine=engine, costs=curve.points, count=count, requests=len(requests), trace=trace)
+    return Planned(engine=engine, costs=curve.points, count=None, requests=len(requests), trace=trace)
 
 
-def measured(form: ModelForm, max_batch: int) -> Costs:
-    """What batches cost an engine of this machine, alone.
+def measured(source: str, engine: str, threads: int, max_batch: int) -> dict[str, Costs]:
+    """What batches cost an engine of this machine, alone, by the engines of a model.
+
+    Args:
+        source: of the model.
+        engine: the only one, or ``auto``.
+        threads: of an engine.
+        max_batch: samples that run together.
 
     Raises:
-        ServingError: the model does not load.
+        ConfigError: there is no model, or none for this engine.
+        ServingError: it cannot be fetched, or does not load.
     """
-    return asyncio.run(_measured(form, max_batch))
+
+    async def each() -> dict[str, Costs]:
+        found = await found_source(source, threads)
+        try:
+            forms = chosen_forms(found.forms, engine)
+            return {form.engine: await _measured(form, max_batch) for form in forms}
+        finally:
+            await found.close()
+
+    return asyncio.run(each())
 
 
 async def _measured(form: ModelForm, max_batch: int) -> Costs:

@@ -25,6 +25,7 @@ from stoker.records.events import Event, RunEnded, RunHeader, ServedWindow, Vers
 from stoker.records.runlog import RunLog
 from stoker.run.serving.starting import Starter, StartPlan
 from stoker.run.serving.template import ModelTemplate
+from stoker.serve.admission import Admission
 from stoker.serve.figures import FigureWindows, ModelFigures
 from stoker.serve.http.door import ClientBounds, InferenceDoor, OpenModel
 from stoker.serve.http.metrics import metrics_of
@@ -32,6 +33,7 @@ from stoker.serve.http.rest import Rest
 from stoker.serve.http.server import Shutdown, serve_until_told
 from stoker.serve.models.served_model import ServedModel
 from stoker.serve.models.version import ModelVersion
+from stoker.wire.control import CONTROL_FILE
 from stoker.wire.secrets import create_secret
 
 if TYPE_CHECKING:
@@ -114,12 +116,13 @@ class _Service:
             control = _control(self._log.folder)
             rest = Rest(self._open, __version__, functools.partial(metrics_of, self._open), control)
             door = InferenceDoor(self._open, self._plan.door, rest.application)
-            over_grpc = await self._start_grpc(lambda: not rest.is_draining)
+            over_grpc = await self._start_grpc(lambda: not rest.is_draining, door.admission)
             address = sock.getsockname()
             self._say(f"serving {', '.join(self._open)} at http://{_shown(address)} (SIGTERM or Ctrl-C drains)")
 
             def told(again: bool) -> None:
                 rest.is_draining = True
+                door.admission.close()
                 left = sum(version.num_pending for opened in self._open.values() for version in opened.model.versions)
                 if again:
                     self._say(f"ends at once; requests without an answer: {left}")
@@ -130,13 +133,16 @@ class _Service:
             windows = {name: FigureWindows(opened.figures, loop.time()) for name, opened in self._open.items()}
             watch = loop.create_task(self._watch(door, windows))
             shutdown = Shutdown(told)
+            grpc_ends = loop.create_task(self._end_grpc(over_grpc, shutdown))
             _settle()
             try:
                 with shutdown.by_signals():
                     await serve_until_told(door, sock, self._plan.drain_s, shutdown)
-                    await shutdown.unless_forced(self._drained(over_grpc))
+                    shutdown.begun.set()
+                    await shutdown.unless_forced(self._drained(grpc_ends))
             finally:
                 watch.cancel()
+                grpc_ends.cancel()
             for name, window in windows.items():  # of less than a second, with what the drain answered
                 self._tell(name, window, loop.time())
             self._record(RunEnded(t_s=self._now_s(), outcome="forced" if shutdown.forced.is_set() else "finished"))
@@ -147,13 +153,13 @@ class _Service:
             self._template.close()
             self._log.close()
 
-    async def _start_grpc(self, is_ready: Callable[[], bool]) -> GrpcDoor | None:
+    async def _start_grpc(self, is_ready: Callable[[], bool], admission: Admission) -> GrpcDoor | None:
         plan = self._plan
         if plan.grpc_port is None:
             return None
         from stoker.serve.grpc.door import GrpcDoor  # a tenth of a second, and threads, for those who ask for it
 
-        door = GrpcDoor(self._open, plan.door, __version__, is_ready)
+        door = GrpcDoor(self._open, plan.door, __version__, is_ready, admission)
         name = f"[{plan.host}]" if ":" in plan.host else plan.host
         try:
             port = await door.start(f"{name}:{plan.grpc_port}")
@@ -210,10 +216,15 @@ class _Service:
             self._record(event)
         self._show(event)
 
-    async def _drained(self, over_grpc: GrpcDoor | None) -> None:
-        """Answers what is left; what engines cannot, within the time of the drain, is refused."""
+    async def _end_grpc(self, over_grpc: GrpcDoor | None, shutdown: Shutdown) -> None:
+        """Ends gRPC together with HTTP."""
+        await shutdown.begun.wait()
         if over_grpc is not None:
             await over_grpc.stop(self._plan.drain_s)
+
+    async def _drained(self, grpc_ends: asyncio.Task[None]) -> None:
+        """Answers what is left; what engines cannot, within the time of the drain, is refused."""
+        await grpc_ends
         try:
             async with asyncio.timeout(self._plan.drain_s):
                 for opened in self._open.values():
@@ -236,7 +247,7 @@ def _settle() -> None:
 
 def _control(folder: Path) -> Path:
     """The file with a fresh secret for changes of version, in the folder of the run, for this user alone."""
-    path = folder / "control.secret"
+    path = folder / CONTROL_FILE
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 from typing import Literal, get_args
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -30,6 +31,7 @@ class ModelForm(msgspec.Struct, frozen=True, kw_only=True):
         weights: URL or path of safetensors; empty for those that the function gives the module.
         design: folder of a package's design; empty for one of the default size.
         threads: of an engine.
+        source: as it was given, where what it names was fetched from a URL; empty otherwise.
     """
 
     engine: EngineName
@@ -39,10 +41,13 @@ class ModelForm(msgspec.Struct, frozen=True, kw_only=True):
     weights: str = ""
     design: str = ""
     threads: int = 1
+    source: str = ""
 
     @property
     def text(self) -> str:
         """How people write it."""
+        if self.source:
+            return self.source
         made = f"{self.module}:{self.function}" + (f"@{self.weights}" if self.weights else "")
         return self.path + (f"@{self.design}" if self.design else "") or made
 
@@ -57,8 +62,10 @@ def split_name(text: str) -> tuple[str, str]:
     if not equals or "/" in name or ":" in name:
         name, source = "", text
     if not name:
-        match = _FUNCTION.fullmatch(source) if "://" not in source.partition("@")[0] else None
-        name = match["name"] if match else Path(_of_design(source)[0].rstrip("/")).stem
+        url = remote_part(source)[0]
+        match = _FUNCTION.fullmatch(source) if not url else None
+        place = _path_of(url) if url else _of_design(source)[0]
+        name = match["name"] if match else Path(place.rstrip("/")).stem
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"`MODEL` must have a name of letters, digits, `.`, `_` and `-`, got {name!r}; write NAME={source}"
@@ -66,17 +73,45 @@ def split_name(text: str) -> tuple[str, str]:
     return name, source
 
 
-def forms_of(source: str, threads: int) -> list[ModelForm]:
+def remote_part(source: str) -> tuple[str, str]:
+    """URL of a file or a folder, and the local design behind ``@``; nothing where the source is on this machine.
+
+    Weights of a function may have a URL too: they are read where the function runs.
+    """
+    if "://" not in source or _FUNCTION.fullmatch(source) is not None:
+        return "", ""
+    url, at, design = source.rpartition("@")  # URLs may have an @ as well, in front of a host
+    return (url, os.path.abspath(design)) if at and "://" in url and Path(design).is_dir() else (source, "")
+
+
+def is_model_file(url: str) -> bool:
+    """Whether a URL is that of one file, by its suffix; what follows a ``?`` is none of its name."""
+    return Path(_path_of(url)).suffix in _SUFFIXES
+
+
+def _path_of(url: str) -> str:
+    """Host and path of a URL."""
+    parts = urlsplit(url)
+    return f"{parts.netloc}{parts.path}"
+
+
+def forms_of(source: str, threads: int, fetched: Path | None = None) -> list[ModelForm]:
     """The forms in which a model is there, at least one.
 
     Args:
-        source: a file, a folder with one file of each form, a package of an integer model, ``package@design``, or
-            ``module:function[@weights.safetensors]``.
+        source: a file, a folder with one file of each form, a package of an integer model, ``package@design``,
+            ``module:function[@weights.safetensors]``, or a URL of one of the first four.
         threads: of an engine.
+        fetched: where what is behind the source's URL is on this machine.
 
     Raises:
         ConfigError: there is no model.
     """
+    url, design = remote_part(source)
+    if url:
+        if fetched is None:
+            raise ConfigError(f"`{source}` must be fetched first: a URL is for `stoker serve`")
+        return [msgspec.structs.replace(form, source=source) for form in _of_fetched(fetched, url, design, threads)]
     package, design = _of_design(source)
     if design:
         return _of_package(Path(package), threads, os.path.abspath(design))
@@ -100,8 +135,18 @@ def forms_of(source: str, threads: int) -> list[ModelForm]:
         ]
     raise ConfigError(
         f"`{source}` must be a .pt2 or .onnx file, a folder of these, a package of `stoker deploy quantise` "
-        "(package@design with a design of `stoker deploy rtl`), or module:function[@weights.safetensors]"
+        "(package@design with a design of `stoker deploy rtl`), a URL of one of these, or "
+        "module:function[@weights.safetensors]"
     )
+
+
+def _of_fetched(place: Path, url: str, design: str, threads: int) -> list[ModelForm]:
+    """The forms of what was behind a URL."""
+    if is_model_file(url):
+        return [ModelForm(engine=_SUFFIXES[Path(_path_of(url)).suffix], path=str(place), threads=threads)]
+    if (place / "manifest.json").is_file():
+        return _of_package(place, threads, design)
+    return _in_folder(place, threads)
 
 
 def _of_package(folder: Path, threads: int, design: str = "") -> list[ModelForm]:

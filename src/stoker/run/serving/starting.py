@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from stoker.core.errors import ConfigError, ServingError
 from stoker.core.units import format_seconds
-from stoker.run.serving.sources import ModelForm, chosen_forms, forms_of
+from stoker.run.serving.fetching import FoundSource, found_source
+from stoker.run.serving.sources import ModelForm, chosen_forms
 from stoker.run.serving.template import ModelTemplate
 from stoker.scale.serving import CostCurve, ServingQueue, ServingRules
 from stoker.serve.figures import ModelFigures
@@ -30,6 +31,18 @@ class StartPlan:
     rules: ServingRules
     version: VersionSettings
     threads: int
+
+
+class SourcedVersion(ModelVersion):
+    """A version whose files stay as long as it does: a process that loads it again finds them."""
+
+    source: FoundSource | None = None
+
+    async def close(self, *, at_once: bool = True) -> None:
+        """As every version's; lets go of its files as well."""
+        await super().close(at_once=at_once)
+        if self.source is not None:
+            await self.source.close()
 
 
 class Starter:
@@ -57,18 +70,26 @@ class Starter:
         """A version that is warm.
 
         Raises:
-            ServingError: none of its forms loads.
+            ServingError: it cannot be fetched, or none of its forms loads.
         """
         try:
-            forms = chosen_forms(forms_of(source, self._plan.threads), self._plan.engine)
+            found = await found_source(source, self._plan.threads, behind=self._serves)
         except ConfigError as error:
             raise ServingError(str(error.args[0])) from None
-        form = forms[0] if len(forms) == 1 else await self._fastest(forms)
-        version = await self._start(form, label, self._plan.version)
+        try:
+            forms = chosen_forms(found.forms, self._plan.engine)
+            form = forms[0] if len(forms) == 1 else await self._fastest(forms)
+            version = await self._start(form, label, self._plan.version)
+        except BaseException as error:
+            await found.close()
+            if isinstance(error, ConfigError):
+                raise ServingError(str(error.args[0])) from None
+            raise
+        version.source = found
         self._serves = True
         return version
 
-    async def _start(self, form: ModelForm, label: str, settings: VersionSettings) -> ModelVersion:
+    async def _start(self, form: ModelForm, label: str, settings: VersionSettings) -> SourcedVersion:
         version = self._version(form, label, settings)
         try:
             ready = await version.start()
@@ -83,9 +104,9 @@ class Starter:
         )
         return version
 
-    def _version(self, form: ModelForm, label: str, settings: VersionSettings) -> ModelVersion:
+    def _version(self, form: ModelForm, label: str, settings: VersionSettings) -> SourcedVersion:
         start = functools.partial(self._template.start, form)
-        return ModelVersion(label, start, settings, self._policy, self._figures, self._say, behind=self._serves)
+        return SourcedVersion(label, start, settings, self._policy, self._figures, self._say, behind=self._serves)
 
     def _policy(self, costs: Costs, engines: int) -> ServingQueue:
         return ServingQueue(self._plan.rules, CostCurve(tuple(costs)), engines)

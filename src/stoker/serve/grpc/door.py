@@ -14,16 +14,18 @@ import grpc
 import grpc.aio
 import msgspec
 import numpy as np
+from google.protobuf.message import DecodeError
 
+from stoker.serve.admission import Admission, refuse_late
 from stoker.serve.grpc.schema import SERVICE, message_class
 from stoker.serve.http.door import ClientBounds, OpenModel
-from stoker.serve.http.headers import DEFAULT_PRIORITY
+from stoker.serve.http.headers import priority_of
 from stoker.serve.models.awaited import infer
 from stoker.serve.models.pending import Answering, Outputs
 from stoker.serve.protocol import answers
 from stoker.serve.protocol.datatypes import dtype_of, name_of
 from stoker.serve.protocol.requests import InferRequest
-from stoker.serve.refusals import RequestRefused, malformed, too_late
+from stoker.serve.refusals import RequestRefused, malformed
 
 _STATUS = {
     400: grpc.StatusCode.INVALID_ARGUMENT, 401: grpc.StatusCode.UNAUTHENTICATED, 404: grpc.StatusCode.NOT_FOUND,
@@ -36,6 +38,8 @@ _CONTENTS = {
 """Field with the numbers of a type, where a client does not send raw bytes: by kind and size, or by kind."""
 _FACTS = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}
 """Field with a fact about an answer."""
+_COPIES = 2
+"""Of a request, until it is answered: the library keeps its message, and the engines are given its numbers."""
 
 
 class GrpcDoor:
@@ -46,15 +50,18 @@ class GrpcDoor:
         bounds: on what clients may send.
         version: of stoker.
         is_ready: whether the service takes requests.
+        admission: that of HTTP: all requests have one bound.
     """
 
     def __init__(
-        self, models: Mapping[str, OpenModel], bounds: ClientBounds, version: str, is_ready: Callable[[], bool]
-    ) -> None:
+        self, models: Mapping[str, OpenModel], bounds: ClientBounds, version: str, is_ready: Callable[[], bool],
+        admission: Admission,
+    ) -> None:  # fmt: skip
         self._models = models
         self._bounds = bounds
         self._version = version
         self._is_ready = is_ready
+        self._admission = admission
         self._server: Any = None
 
     async def start(self, address: str) -> int:
@@ -69,9 +76,7 @@ class GrpcDoor:
             "ModelReady": self._model_ready, "ModelMetadata": self._model_metadata,
         }  # fmt: skip
         handlers = {name: self._handler(name, call) for name, call in calls.items()}
-        handlers["ModelInfer"] = grpc.unary_unary_rpc_method_handler(
-            self._infer, message_class("ModelInferRequest").FromString, None
-        )
+        handlers["ModelInfer"] = grpc.unary_unary_rpc_method_handler(self.infer, None, None)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         try:
             port = self._server.add_insecure_port(address)
@@ -101,8 +106,7 @@ class GrpcDoor:
         token = self._bounds.token
         if token is None:
             return
-        given = dict(context.invocation_metadata() or ()).get("authorization", "")
-        if not hmac.compare_digest(str(given).encode(), b"Bearer " + token):
+        if not hmac.compare_digest(_metadata(context, "authorization"), b"Bearer " + token):
             raise RequestRefused(401, "`authorization` must be `Bearer` and the token of the service")
 
     async def _live(self, _: Any) -> Any:
@@ -115,38 +119,48 @@ class GrpcDoor:
         return message_class("ServerMetadataResponse")(name="stoker", version=self._version)
 
     async def _model_ready(self, request: Any) -> Any:
-        opened = self._found(request.name, request.version)
-        ready = self._is_ready() and opened.model.current.pool.num_ready > 0
+        opened = self._found(request.name)
+        ready = self._is_ready() and opened.model.asked(request.version).pool.num_ready > 0
         return message_class("ModelReadyResponse")(ready=ready)
 
     async def _model_metadata(self, request: Any) -> Any:
-        model = self._found(request.name, request.version).model
-        found = answers.metadata(model.name, [each.label for each in model.versions], model.current.interface)
+        model = self._found(request.name).model
+        interface = model.asked(request.version).interface
+        found = answers.metadata(model.name, [each.label for each in model.versions], interface)
         found.pop("parameters", None)
         return message_class("ModelMetadataResponse")(**found)
 
-    def _found(self, name: str, version: str) -> OpenModel:
+    def _found(self, name: str) -> OpenModel:
         opened = self._models.get(name)
         if opened is None:
             raise RequestRefused(404, f"`{name[:80]}` must be one of {', '.join(self._models)}")
-        if version and version not in {each.label for each in opened.model.versions}:
-            raise RequestRefused(404, f"`{name}` is served as version {opened.model.current.label}, not {version[:20]}")
         return opened
 
-    async def _infer(self, request: Any, context: Any) -> bytes:
+    async def infer(self, raw: bytes, context: Any) -> bytes:
+        """The answer to an inference, as bytes; refusals abort the call.
+
+        Args:
+            raw: the request, not read before it is known that there is room for it.
+            context: of gRPC.
+        """
         arrived_s = monotonic()
         opened: OpenModel | None = None
+        held_bytes = 0
         try:
             self._authenticate(context)
-            opened = self._found(request.model_name, request.model_version)
-            version = opened.model.current
-            retry_s = version.policy.refusal_s(arrived_s, DEFAULT_PRIORITY)
-            if retry_s is not None:
-                raise too_late(retry_s, f"the service has as much to do as it can; try again in {retry_s:.3f} s")
+            self._admission.begin(_COPIES * len(raw))
+            held_bytes = _COPIES * len(raw)
+            request = _request(raw)
+            opened = self._found(request.model_name)
+            label = request.model_version
+            version = opened.model.asked(label)
+            priority = priority_of(_metadata(context, "priority"))
+            refuse_late(version.policy, priority, arrived_s)
             found = version.parser.parse(*_body(request))
+            del request
             seconds = min(self._bounds.slo_s, found.timeout_s or self._bounds.slo_s)
             encode = _encoder(opened.model.name, found)
-            answer = await infer(opened.model, found, arrived_s + seconds, DEFAULT_PRIORITY, encode)
+            answer = await infer(opened.model, found, arrived_s + seconds, priority, encode, label=label)
         except RequestRefused as refusal:
             if opened is not None:
                 opened.figures.outcomes[refusal.outcome] += 1
@@ -155,8 +169,22 @@ class GrpcDoor:
             if opened is not None:
                 opened.figures.outcomes["cancelled"] += 1
             raise
+        finally:
+            self._admission.release(held_bytes)
         opened.figures.answered(monotonic() - arrived_s)
         return answer
+
+
+def _metadata(context: Any, name: str) -> bytes:
+    value = dict(context.invocation_metadata() or ()).get(name, "")
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _request(raw: bytes) -> Any:
+    try:
+        return message_class("ModelInferRequest").FromString(raw)
+    except DecodeError as error:
+        raise malformed(f"`ModelInferRequest` must be a message of the protocol: {str(error)[:200]}") from None
 
 
 def _body(request: Any) -> tuple[bytes, int]:

@@ -15,14 +15,16 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Protocol
 
+from stoker.serve.admission import Admission, HeldBody
 from stoker.serve.figures import ModelFigures
 from stoker.serve.http.headers import Headers, RequestHeaders, answer_headers, read_headers, refusal_answer
 from stoker.serve.models.awaited import infer
 from stoker.serve.models.pending import Answering, Outputs
 from stoker.serve.models.served_model import ServedModel
+from stoker.serve.models.version import ModelVersion
 from stoker.serve.protocol import answers
 from stoker.serve.protocol.requests import InferRequest
-from stoker.serve.refusals import RequestRefused, too_late
+from stoker.serve.refusals import RequestRefused
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -84,7 +86,8 @@ class InferenceDoor:
         self._by_url = {path.encode(): opened for path, opened in self._by_path.items()}
         self._settings = settings
         self._rest = rest
-        self._held_bytes = 0
+        self.admission = Admission(settings.max_body_bytes, settings.max_held_bytes)
+        """What all requests hold; requests by other protocols are admitted there as well."""
         self._reading: dict[asyncio.Task[Any], float] = {}
         """Tasks that wait for a body, and since when."""
         self._late: set[asyncio.Task[Any]] = set()
@@ -99,21 +102,22 @@ class InferenceDoor:
                 await send({"type": "websocket.close", "code": 1003})
             return
         path = scope["path"]
-        opened = self._by_path.get(path)
+        opened, label = self._by_path.get(path), ""
         headers: Headers = scope["headers"]
         try:
             self.authenticate(headers)
             if opened is None:
-                opened = self._versioned(path)
-            if opened is None:
-                await self._rest(scope, receive, send)
-                return
+                found = self._named(path)
+                if found is None:
+                    await self._rest(scope, receive, send)
+                    return
+                opened, label = found
             if scope["method"] != "POST":
                 raise RequestRefused(405, "`method` must be POST for an inference")
         except RequestRefused as refusal:
             await refuse(send, refusal)
             return
-        await self._infer(opened, headers, receive, send)
+        await self._infer(opened, label, headers, receive, send)
 
     @property
     def header_s(self) -> float:
@@ -133,47 +137,28 @@ class InferenceDoor:
         if not hmac.compare_digest(given, b"Bearer " + token):
             raise RequestRefused(401, "`Authorization` must be `Bearer` and the token of the service")
 
-    def admit(self, opened: OpenModel, priority: int, body_bytes: int, now_s: float) -> None:
-        """Holds a request of such a size until :meth:`release`.
-
-        Raises:
-            RequestRefused: it is too large or cannot be answered in time.
-        """
-        bounds = self._settings
-        if body_bytes > bounds.max_body_bytes:
-            raise RequestRefused(413, f"`body` must have at most {bounds.max_body_bytes} bytes, got {body_bytes}")
-        if self._held_bytes + body_bytes > bounds.max_held_bytes:
-            raise too_late(1.0, f"requests of {bounds.max_held_bytes} bytes are being answered")
-        retry_s = opened.model.current.policy.refusal_s(now_s, priority)
-        if retry_s is not None:
-            raise too_late(retry_s, "the service has as much to do as it can answer in time")
-        self._held_bytes += body_bytes
-
-    def release(self, body_bytes: int) -> None:
-        """A request of such a size has ended."""
-        self._held_bytes -= body_bytes
-
     def parsed(
-        self, opened: OpenModel, found: RequestHeaders, body: bytes, arrived_s: float
+        self, version: ModelVersion, found: RequestHeaders, body: bytes, arrived_s: float
     ) -> tuple[InferRequest, float]:
         """The request in a body, and its deadline; raises :class:`RequestRefused`."""
-        request = opened.model.current.parser.parse(body, found.json_bytes)
+        request = version.parser.parse(body, found.json_bytes)
         seconds = self._settings.slo_s
         if request.timeout_s is not None:
             seconds = min(seconds, request.timeout_s)
         return request, arrived_s + seconds
 
-    async def _infer(self, opened: OpenModel, headers: Headers, receive: Receive, send: Send) -> None:
+    async def _infer(self, opened: OpenModel, label: str, headers: Headers, receive: Receive, send: Send) -> None:
         arrived_s = monotonic()
-        held_bytes = 0
+        held: HeldBody | None = None
         try:
             found = read_headers(headers)
-            self.admit(opened, found.priority, found.content_bytes, arrived_s)
-            held_bytes = found.content_bytes
-            body = await self._read(receive, arrived_s)
-            request, deadline_s = self.parsed(opened, found, body, arrived_s)
+            policy = opened.model.asked(label).policy
+            self.admission.admit(policy, found.priority, found.content_bytes, arrived_s)
+            held = HeldBody(self.admission, found.content_bytes)
+            body = await self._read(receive, held, arrived_s)
+            request, deadline_s = self.parsed(opened.model.asked(label), found, body, arrived_s)
             encode = functools.partial(encoded, opened.model.name, request)
-            answer, json_bytes = await infer(opened.model, request, deadline_s, found.priority, encode)
+            answer, json_bytes = await infer(opened.model, request, deadline_s, found.priority, encode, label=label)
         except RequestRefused as refusal:
             opened.figures.outcomes[refusal.outcome] += 1
             await refuse(send, refusal)
@@ -182,48 +167,42 @@ class InferenceDoor:
             opened.figures.outcomes["cancelled"] += 1
             return
         finally:
-            self.release(held_bytes)
+            if held is not None:
+                self.admission.release(held.num_bytes)
         opened.figures.answered(monotonic() - arrived_s)
         await send({"type": "http.response.start", "status": 200, "headers": answer_headers(len(answer), json_bytes)})
         await send({"type": "http.response.body", "body": answer})
 
-    def _versioned(self, path: str) -> OpenModel | None:
-        """The model of an inference that names its version, or one that is not served; None for another path."""
+    def _named(self, path: str) -> tuple[OpenModel, str] | None:
+        """The model and the version that the path of an inference names; None for another path."""
         if (match := _PATH.fullmatch(path)) is None:
             return None
         opened = self._models.get(match[1])
         if opened is None:
             raise RequestRefused(404, f"`{match[1][:80]}` must be one of {', '.join(self._models)}")
-        label = opened.model.current.label
-        if match[2] is not None and match[2] != label:
-            raise RequestRefused(404, f"`{match[1]}` is served as version {label}, not {match[2][:20]}")
-        return opened
+        return opened, match[2] or ""
 
-    async def _body(self, receive: Receive) -> bytes:
-        message = await receive()
-        if not message.get("more_body", True):
-            return message.get("body", b"")
+    async def _body(self, receive: Receive, held: HeldBody) -> bytes:
         parts: list[bytes] = []
-        size, most = 0, self._settings.max_body_bytes
+        size = 0
         while True:
+            message = await receive()
             if message["type"] == "http.disconnect":
                 raise ConnectionResetError
             part: bytes = message.get("body", b"")
             parts.append(part)
             size += len(part)
-            if size > most:
-                raise RequestRefused(413, f"`body` must have at most {most} bytes, got more")
+            held.arrived(size)
             if not message.get("more_body", False):
-                return b"".join(parts)
-            message = await receive()
+                return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _read(self, receive: Receive, arrived_s: float) -> bytes:
+    async def _read(self, receive: Receive, held: HeldBody, arrived_s: float) -> bytes:
         """The body, unless it takes too long; timers of their own would cost each request more than its parsing."""
         task = asyncio.current_task()
         assert task is not None, "uvicorn runs applications in tasks"
         self._reading[task] = arrived_s
         try:
-            return await self._body(receive)
+            return await self._body(receive, held)
         except asyncio.CancelledError:
             if task not in self._late:
                 raise

@@ -41,12 +41,17 @@ def read_headers(headers: Headers) -> RequestHeaders:
     priority, encoding = found.get(b"priority"), found.get(b"content-encoding")
     if encoding is not None and encoding != b"identity":
         raise RequestRefused(415, f"`Content-Encoding` must be identity, got {encoding[:20].decode('latin-1')!r}")
-    match = _PRIORITY.search(priority) if priority is not None else None
     return RequestHeaders(
         0 if content is None else _whole("Content-Length", content),
         None if head is None else _whole("Inference-Header-Content-Length", head),
-        DEFAULT_PRIORITY if match is None else int(match[1]),
+        DEFAULT_PRIORITY if priority is None else priority_of(priority),
     )
+
+
+def priority_of(value: bytes) -> int:
+    """The urgency that a header ``Priority`` or metadata of that name gives (RFC 9218); lower goes first."""
+    match = _PRIORITY.search(value)
+    return DEFAULT_PRIORITY if match is None else int(match[1])
 
 
 def _whole(name: str, value: bytes) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
@@ -17,11 +16,11 @@ from stoker.core.errors import ConfigError, ServingError
 from stoker.serve.http.door import OpenModel
 from stoker.serve.models.served_model import ServedModel, SwapPlan
 from stoker.serve.protocol import answers
-from stoker.wire.secrets import DEFAULT_IDENTITY, load_secrets, new_nonce
+from stoker.serve.refusals import RequestRefused
+from stoker.wire.control import CONTROL_HEADER, NONCE_HEADER, ControlChallenges
 
 SWAP_PATH = "/stoker/models/{model}/swap"
 CONTROL_PATH = "/stoker/control"
-CONTROL_HEADER = "Stoker-Control"
 STATUS_PATH = "/stoker/status"
 _MAX_PLAN_BYTES = 1 << 16
 _JSON = "application/json"
@@ -37,8 +36,8 @@ class Rest:
         models: by name.
         version: of stoker.
         metrics: makes the text for Prometheus.
-        control: file with the secret that a change of version must send: a new version is a program, and on one
-            machine all users reach the service.
+        control: file with the secret that a change of version must prove to know: a new version is a program, and on
+            one machine all users reach the service.
     """
 
     def __init__(self, models: Mapping[str, OpenModel], version: str, metrics: Metrics, control: Path) -> None:
@@ -48,6 +47,7 @@ class Rest:
         self._version = version
         self._metrics = metrics
         self._control = control
+        self._challenges = ControlChallenges(control)
         model = "/v2/models/{model}"
         routes: list[tuple[str, Callable[[Request], Awaitable[Response]], str]] = [
             ("/v2", self._server, "GET"),
@@ -78,7 +78,8 @@ class Rest:
         found = self._found(request)
         if isinstance(found, Response):
             return found
-        ready = not self.is_draining and _is_ready(found.model)
+        version = found.model.asked(request.path_params.get("version", ""))
+        ready = not self.is_draining and version.pool.num_ready > 0
         return _json({"name": found.model.name, "ready": ready}, 200 if ready else 503)
 
     async def _model(self, request: Request) -> Response:
@@ -86,7 +87,8 @@ class Rest:
         if isinstance(found, Response):
             return found
         model = found.model
-        return _json(answers.metadata(model.name, [each.label for each in model.versions], model.current.interface))
+        interface = model.asked(request.path_params.get("version", "")).interface
+        return _json(answers.metadata(model.name, [each.label for each in model.versions], interface))
 
     async def _prometheus(self, _: Request) -> Response:
         text, kind = self._metrics()
@@ -95,24 +97,32 @@ class Rest:
     async def _status(self, _: Request) -> Response:
         return _json({name: status_of(opened) for name, opened in self._models.items()})
 
-    async def _where_control(self, _: Request) -> Response:
-        return _json({"secret_file": str(self._control)})
-
-    async def _swap(self, request: Request) -> Response:
+    async def _where_control(self, request: Request) -> Response:
         try:
-            secret = load_secrets(self._control).of(DEFAULT_IDENTITY) or new_nonce()
+            return _json(msgspec.to_builtins(self._challenges.challenge(request.headers.get(NONCE_HEADER, ""))))
+        except ValueError as error:
+            return _error(400, str(error))
         except ConfigError as error:
             return _error(403, str(error.args[0]))
-        if not hmac.compare_digest(request.headers.get(CONTROL_HEADER, "").encode("latin-1"), secret):
-            return _error(403, f"`{CONTROL_HEADER}` must be the secret in {self._control}")
-        found = self._found(request)
-        if isinstance(found, Response):
-            return found
+
+    async def _swap(self, request: Request) -> Response:
         body = b""
         async for part in request.stream():
             body += part
             if len(body) > _MAX_PLAN_BYTES:
                 return _error(413, f"`body` must have at most {_MAX_PLAN_BYTES} bytes")
+        try:
+            header = request.headers.get(CONTROL_HEADER, "")
+            known = self._challenges.accepts(header, str(request.path_params["model"]), body)
+        except ConfigError as error:
+            return _error(403, str(error.args[0]))
+        if not known:
+            return _error(
+                403, f"`{CONTROL_HEADER}` must prove the secret in {self._control}, as `stoker serve swap` does"
+            )
+        found = self._found(request)
+        if isinstance(found, Response):
+            return found
         try:
             plan = msgspec.json.decode(body, type=SwapPlan)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -129,8 +139,10 @@ class Rest:
         opened = self._models.get(name)
         if opened is None:
             return _error(404, f"`{name[:80]}` must be one of {', '.join(self._models)}")
-        if version is not None and version not in {each.label for each in opened.model.versions}:
-            return _error(404, f"`{name}` is served as version {opened.model.current.label}, not {version[:20]}")
+        try:
+            opened.model.asked(version or "")
+        except RequestRefused as refusal:
+            return _error(refusal.status, str(refusal))
         return opened
 
 

@@ -166,11 +166,12 @@ class InferenceConnection(HttpToolsProtocol):
             if self.headers != self._known[0]:
                 self._known = self.headers, read_headers(self.headers)
             found = self._known[1]
-            door.admit(opened, found.priority, len(body), arrived_s)
+            version = opened.model.current
+            door.admission.admit(version.policy, found.priority, len(body), arrived_s)
             held_bytes = len(body)
-            request, deadline_s = door.parsed(opened, found, body, arrived_s)
+            request, deadline_s = door.parsed(version, found, body, arrived_s)
         except RequestRefused as refusal:
-            door.release(held_bytes)
+            door.admission.release(held_bytes)
             opened.figures.outcomes[refusal.outcome] += 1
             self.refuse(refusal)
             return
@@ -181,7 +182,7 @@ class InferenceConnection(HttpToolsProtocol):
     def release(self, held_bytes: int) -> None:
         """A request has ended."""
         self._item = None
-        self._door.release(held_bytes)
+        self._door.admission.release(held_bytes)
 
     def _respond(self, start: bytes, body: bytes) -> None:
         headers, defaults = self._defaults

@@ -35,7 +35,7 @@ class _Awaited(Pending, Generic[T]):
 
 async def infer(
     model: ServedModel, request: InferRequest, deadline_s: float, priority: int,
-    encode: Callable[[Answering, Outputs], T],
+    encode: Callable[[Answering, Outputs], T], *, label: str = "",
 ) -> T:  # fmt: skip
     """The answer, as ``encode`` made it; if the caller is cancelled, a request that waits does not run.
 
@@ -45,12 +45,16 @@ async def infer(
         deadline_s: by ``time.monotonic``.
         priority: lower goes first.
         encode: makes the answer of one version and its outputs.
+        label: of the version that is to answer; empty for whichever does.
 
     Raises:
         RequestRefused: there is none.
     """
     item = _Awaited(request, deadline_s, priority, encode)
-    model.submit(item)
+    if label:
+        model.submit_to(label, item)
+    else:
+        model.submit(item)
     try:
         return await item.future
     except asyncio.CancelledError:

@@ -42,7 +42,9 @@ class Pending(abc.ABC):
         priority: lower goes first.
     """
 
-    __slots__ = ("deadline_s", "gone", "on_failure", "priority", "queued", "request", "running", "tries", "version")
+    __slots__ = (
+        "deadline_s", "gone", "on_answer", "on_failure", "priority", "queued", "request", "running", "tries", "version"
+    )  # fmt: skip
 
     def __init__(self, request: InferRequest, deadline_s: float, priority: int) -> None:
         self.request = request
@@ -50,6 +52,8 @@ class Pending(abc.ABC):
         self.priority = priority
         self.on_failure: Callable[[Pending], None] | None = None
         """Takes it where the model fails at it, instead of a refusal."""
+        self.on_answer: Callable[[], None] | None = None
+        """Told once a version has answered it."""
         self.version: Answering | None = None
         """That is to answer."""
         self.queued: QueuedRequest | None = None

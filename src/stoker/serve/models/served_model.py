@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import itertools
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import monotonic
 
 import msgspec
 
@@ -14,6 +17,11 @@ from stoker.core.errors import ServingError
 from stoker.serve.engine import TensorSpec
 from stoker.serve.models.pending import Pending
 from stoker.serve.models.version import ModelVersion
+from stoker.serve.refusals import RequestRefused
+
+_LAST_S = 5.0
+"""That a change waits at its end for answers of the old version to what the new one failed at."""
+_LOOK_S = 0.01
 
 MakeVersion = Callable[[str, str], Awaitable[ModelVersion]]
 """Starts a version from where its model is and its label; raises :class:`ServingError`."""
@@ -63,6 +71,8 @@ class _Canary:
     frac: float
     credit: float = 0.0
     """Requests that it is owed: the share is kept exactly, without chance."""
+    failed: list[Pending] = field(default_factory=list[Pending])
+    """Requests that it failed at, for as long as the old version has them."""
 
 
 class ServedModel:
@@ -100,22 +110,56 @@ class ServedModel:
         """All that have processes."""
         return [version for version in (self._current, self._canary and self._canary.version) if version is not None]
 
+    def asked(self, label: str) -> ModelVersion:
+        """The version that a request names, or the one that answers where it names none.
+
+        Args:
+            label: of the version; empty for none.
+
+        Raises:
+            RequestRefused: it answers no requests.
+        """
+        if not label:
+            return self.current
+        for version in self.versions:
+            if version.label == label:
+                return version
+        known = " and ".join(version.label for version in self.versions)
+        raise RequestRefused(404, f"`{self.name}` is served as version {known}, not {label[:20]}")
+
     async def start(self, source: str) -> ModelVersion:
         """Loads the first version; raises :class:`ServingError`."""
         self._current = await self._next(source)
         return self._current
 
-    def submit(self, item: Pending) -> None:
-        """Has one version answer a request; what a new version fails at on trial, the old one answers."""
-        version = self._route()
-        if version is not self._current:
-            item.on_failure = self._once_more
-        version.submit(item)
+    def submit_to(self, label: str, item: Pending) -> None:
+        """Has the version answer that a request names, and no other: what it fails at has no answer.
 
-    def _once_more(self, item: Pending) -> None:
-        item.on_failure = None
+        Raises:
+            RequestRefused: it answers no requests, or not any more.
+        """
+        self.asked(label).submit(item)
+
+    def submit(self, item: Pending) -> None:
+        """Has one version answer a request that names none; what a new one fails at on trial, the old one answers."""
+        canary = self._due()
+        if canary is None:
+            self.current.submit(item)
+        else:
+            item.on_failure = functools.partial(self._once_more, canary)
+            canary.version.submit(item)
+
+    def _once_more(self, canary: _Canary, item: Pending) -> None:
+        """Asks the old version for what a new one failed at, before all that wait there: it has waited already.
+
+        Only if that one answers it was the new one's failure: anyone can send what no version takes.
+        """
+        current = self.current
+        item.on_failure, item.on_answer = None, canary.version.outdone
         item.deadline_s = math.inf
-        self.current.submit(item)
+        canary.failed = [each for each in canary.failed if current.has(each)]
+        canary.failed.append(item)
+        current.submit_first(item)
 
     async def swap(self, plan: SwapPlan) -> SwapOutcome:
         """Warms a new version, gives it a share of the requests, then all; back to the old one if it fails.
@@ -157,16 +201,16 @@ class ServedModel:
         for version in self.versions:
             await version.close()
 
-    def _route(self) -> ModelVersion:
-        """The version for the next request."""
+    def _due(self) -> _Canary | None:
+        """The version on trial if the next request is of its share."""
         canary = self._canary
         if canary is None:
-            return self.current
+            return None
         canary.credit += canary.frac
         if canary.credit < 1.0:
-            return self.current
+            return None
         canary.credit -= 1.0
-        return canary.version
+        return canary
 
     async def _next(self, source: str) -> ModelVersion:
         self._count += 1
@@ -174,7 +218,9 @@ class ServedModel:
 
     def _unfit(self, old: ModelVersion, new: ModelVersion, plan: SwapPlan) -> str | None:
         """Why the new version cannot take over; None if it can."""
-        if (old.interface.inputs, old.interface.outputs) != (new.interface.inputs, new.interface.outputs):
+        pairs = itertools.zip_longest(new.interface.inputs, old.interface.inputs)
+        takes_all = all(mine and other and mine.takes_all_of(other) for mine, other in pairs)
+        if not takes_all or old.interface.outputs != new.interface.outputs:
             return (
                 f"`{plan.source}` must take and give what version {old.label} does, "
                 f"{_signature(old)}, got {_signature(new)}"
@@ -190,13 +236,21 @@ class ServedModel:
 
     async def _try(self, new: ModelVersion, plan: SwapPlan) -> str | None:
         """Lets it answer its share; the reason to go back, or None."""
-        self._canary = _Canary(new, plan.canary_frac)
-        try:
+        self._canary = canary = _Canary(new, plan.canary_frac)
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(new.troubled.wait(), plan.hold_s)
-        except TimeoutError:
+        # What it failed at a moment ago tells when the old version has ended with it.
+        last, until_s = canary.failed, monotonic() + _LAST_S
+        while not new.troubled.is_set() and any(map(self.current.has, last)) and monotonic() < until_s:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(new.troubled.wait(), _LOOK_S)
+        if not new.troubled.is_set():
             return None
         if new.failures:
-            return f"version {new.label} failed for {new.failures} of {new.answered + new.failures} requests"
+            return (
+                f"version {new.label} failed for {new.failures} of {new.answered + new.failures} requests, "
+                f"which version {self.current.label} answered"
+            )
         return f"version {new.label} lost {new.pool.lost} engines"
 
     def _retire(self, version: ModelVersion) -> None:
@@ -215,6 +269,10 @@ async def _drain_and_close(version: ModelVersion) -> None:
 
 def _signature(version: ModelVersion) -> str:
     def all_of(specs: tuple[TensorSpec, ...]) -> str:
-        return ", ".join(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in specs)
+        return ", ".join(
+            f"{spec.name} {spec.dtype}{list(spec.shape)}"
+            + (" from {} to {}".format(*spec.values) if spec.values else "")
+            for spec in specs
+        )
 
     return f"({all_of(version.interface.inputs)}) -> ({all_of(version.interface.outputs)})"

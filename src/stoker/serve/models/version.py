@@ -103,10 +103,10 @@ class ModelVersion:
         self.label = label
         self.settings = settings
         self.failures = 0
-        """Requests for which the model raised, or that ended engines."""
+        """Requests that it failed at and another version did not."""
         self.answered = 0
         self.troubled = asyncio.Event()
-        """Set at the first failure, and when more engines are lost than someone else may have ended."""
+        """Set at the first of these, and when more engines are lost than someone else may have ended."""
         self.pool = EnginePool(start_model, settings.pool, self, label, say, behind=behind)
         self._make_policy = make_policy
         self._seen = seen
@@ -166,22 +166,28 @@ class ModelVersion:
 
     def submit(self, item: Pending) -> None:
         """Takes a request: it gets an answer, or a refusal, unless it is cancelled."""
-        number = next(self._numbers)
-        request = item.request
-        kind: Hashable = 0
-        if self._has_kinds:
-            kind = tuple([array.shape[1:] for array in request.inputs]) if self.interface.is_batched else None
-        item.version, item.running, item.tries = self, False, 0
-        item.queued = queued = QueuedRequest(number, request.samples, item.deadline_s, kind, item.priority)
-        self._pending[number] = item
-        self.policy.arrive(queued)
+        self.policy.arrive(self._taken(item))
         if self.policy.is_full:
             self._pump()
         self._turn_soon()
 
+    def submit_first(self, item: Pending) -> None:
+        """Takes a request that another version failed at: it runs alone, before all others, whatever its deadline."""
+        self.policy.requeue([self._taken(item)])
+        self._turn_soon()
+
+    def outdone(self) -> None:
+        """Another version has answered what this one failed at."""
+        self.failures += 1
+        self.troubled.set()
+
+    def has(self, item: Pending) -> bool:
+        """Whether it is to answer a request."""
+        return item.queued is not None and self._pending.get(item.queued.number) is item
+
     def cancel(self, item: Pending) -> None:
         """Forgets a request that waits; one that an engine has ends with its batch."""
-        if not item.running and item.queued is not None and self._pending.get(item.queued.number) is item:
+        if not item.running and item.queued is not None and self.has(item):
             self.policy.cancel(item.queued.number)
             self._leave(item)
 
@@ -251,6 +257,17 @@ class ModelVersion:
         for each in others:
             self._again(each.items)
         self._pump()
+
+    def _taken(self, item: Pending) -> QueuedRequest:
+        number = next(self._numbers)
+        request = item.request
+        kind: Hashable = 0
+        if self._has_kinds:
+            kind = tuple([array.shape[1:] for array in request.inputs]) if self.interface.is_batched else None
+        item.version, item.running, item.tries = self, False, 0
+        item.queued = queued = QueuedRequest(number, request.samples, item.deadline_s, kind, item.priority)
+        self._pending[number] = item
+        return queued
 
     def _ended(self, engine: PooledEngine, now_s: float) -> _Batch:
         """The batch that an engine was computing; it continues by the next one that it has."""
@@ -377,6 +394,8 @@ class ModelVersion:
                 self._failed(item, str(error))
             else:
                 self.answered += 1
+                if item.on_answer is not None:
+                    item.on_answer()
 
     def _too_large(self, items: list[Pending]) -> None:
         if len(items) > 1:
@@ -396,8 +415,6 @@ class ModelVersion:
         self._failed(item, text)
 
     def _failed(self, item: Pending, text: str) -> None:
-        self.failures += 1
-        self.troubled.set()
         if item.on_failure is not None and not item.gone:
             item.on_failure(item)
         else:

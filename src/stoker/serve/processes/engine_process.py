@@ -137,11 +137,12 @@ def measure(
 
 
 def zeros(spec: TensorSpec, samples: int) -> npt.NDArray[np.generic]:
-    """An input of so many samples, free sizes as 1."""
+    """An input of so many samples, free sizes as 1; where it does not take 0, of what is next to it."""
     sizes = [max(size, 1) for size in spec.shape]
     if spec.is_batched:
         sizes[0] = samples
-    return np.zeros(sizes, spec.dtype)
+    low, high = spec.values or (0, 0)
+    return np.full(sizes, min(max(0, low), high), spec.dtype)
 
 
 def told(error: BaseException) -> str:

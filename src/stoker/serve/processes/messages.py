@@ -93,6 +93,7 @@ class _Spec(msgspec.Struct, array_like=True):
     name: str
     dtype: str
     shape: tuple[int, ...]
+    values: tuple[int, int] | None = None
 
 
 class Warm(msgspec.Struct, array_like=True):
@@ -117,7 +118,7 @@ def warm(interface: Interface, costs: list[tuple[int, float]]) -> bytes:
     """The message of an engine that is ready."""
 
     def specs(given: tuple[TensorSpec, ...]) -> list[_Spec]:
-        return [_Spec(each.name, each.dtype.str, each.shape) for each in given]
+        return [_Spec(each.name, each.dtype.str, each.shape, each.values) for each in given]
 
     parameters: Mapping[str, Any] = interface.parameters
     return pack(Warm(specs(interface.inputs), specs(interface.outputs), interface.platform, dict(parameters), costs))
@@ -129,9 +130,9 @@ def ready_of(body: bytes) -> EngineReady:
 
     def specs(given: list[_Spec]) -> tuple[TensorSpec, ...]:
         try:
-            return tuple(TensorSpec(each.name, np.dtype(each.dtype), each.shape) for each in given)
-        except TypeError as error:
-            raise WireError(f"`READY` must name types of NumPy: {error}") from None
+            return tuple(TensorSpec(each.name, np.dtype(each.dtype), each.shape, each.values) for each in given)
+        except (TypeError, ValueError) as error:
+            raise WireError(f"`READY` must name types of NumPy and ranges of them: {error}") from None
 
     interface = Interface(specs(found.inputs), specs(found.outputs), found.platform, found.parameters)
     return EngineReady(interface, tuple(found.costs))

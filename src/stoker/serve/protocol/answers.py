@@ -49,6 +49,9 @@ def answer(
         request: that is answered.
         outputs: by name; copied into the body.
         parameters: of this version's answers.
+
+    Raises:
+        ValueError: an output that goes as JSON has a number that JSON lacks (RFC 8259, section 6).
     """
     heads = request.heads
     arrays = [outputs[name] for name, _ in request.outputs]
@@ -75,6 +78,11 @@ def _head(
         if binary:
             found = _Output(name, name_of(array.dtype), array.shape, {"binary_data_size": array.nbytes})
         else:
+            # `null` would be taken for NaN by Triton's client, an infinite number too; what Triton's server writes is
+            # read by few other clients.
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                wrong = array[~np.isfinite(array)][0]
+                raise ValueError(f"`{name}` must be finite to go as JSON, got {wrong:g}; ask for it as binary data")
             found = _Output(name, name_of(array.dtype), array.shape, data=array.reshape(-1).tolist())
         described.append(found)
     return _encode(_Answer(model, version, described, request.id, parameters))

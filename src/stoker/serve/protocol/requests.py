@@ -20,6 +20,8 @@ Parameters = dict[str, str | int | float | bool | None]
 """The protocol leaves their names to servers."""
 
 _MAX_AXES = 16
+_MOST_OBJECTS = 1024
+"""Braces among the inputs of a large JSON: two for each, and those of names."""
 _MAX_ID = 256
 _BINARY = "binary_data_size"
 
@@ -89,10 +91,36 @@ class _Plan(NamedTuple):
     heads: dict[object, bytes] | None = None
 
 
+_LARGE_BYTES = 1 << 16
+"""From here on it is looked at what a JSON holds before its numbers are read: that takes 100 ns for each in the event
+loop, and 26 bytes."""
+_MOST_NUMBER_BYTES = 64
+"""That a number takes in JSON with all that is around it: 24 by itself, the rest for nested data in deep lines."""
+
 _MOST_PLANS, _MAX_PLAN_BYTES = 64, 4096
 """Requests of one client mostly differ in their numbers alone: reading their JSON took half of a request's parsing."""
 
+
+class _Outline(msgspec.Struct):
+    """A request as the places of its parts in the text: nothing is made of what they hold."""
+
+    inputs: msgspec.Raw
+    id: msgspec.Raw = msgspec.Raw()
+    parameters: msgspec.Raw = msgspec.Raw()
+    outputs: msgspec.Raw = msgspec.Raw()
+
+
+class _InputOutline(msgspec.Struct):
+    name: msgspec.Raw = msgspec.Raw()
+    shape: msgspec.Raw = msgspec.Raw()
+    datatype: msgspec.Raw = msgspec.Raw()
+    parameters: msgspec.Raw = msgspec.Raw()
+    data: msgspec.Raw = msgspec.Raw()
+
+
 _decoder = msgspec.json.Decoder(_Request)
+_outline = msgspec.json.Decoder(_Outline)
+_input_outlines = msgspec.json.Decoder(list[_InputOutline])
 _numbers: dict[str, msgspec.json.Decoder[Any]] = {
     "f": msgspec.json.Decoder(list[float]),
     "i": msgspec.json.Decoder(list[int]),
@@ -113,6 +141,8 @@ class RequestParser:
         self._interface = interface
         self._max_samples = max_samples
         self._plans: dict[bytes, _Plan] = {}
+        self._ranged = [(place, spec) for place, spec in enumerate(interface.inputs) if spec.values is not None]
+        """Inputs that do not take all numbers of their dtype, and their places."""
 
     @property
     def num_known(self) -> int:
@@ -151,6 +181,8 @@ class RequestParser:
                 if spec.dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
                     raise malformed(f"`{spec.name}` must hold only 0 and 1 as its bytes")
             inputs.append(array)
+        for place, spec in self._ranged:
+            _in_range(inputs[place], spec)
         return InferRequest(plan.id, inputs, plan.samples, plan.outputs, plan.timeout_s, plan.heads)
 
     def _kept(self, head: bytes) -> _Plan:
@@ -165,6 +197,8 @@ class RequestParser:
 
     def _planned(self, text: bytes) -> _Plan:
         try:
+            if len(text) > _LARGE_BYTES:
+                _refuse_large_parts(text)
             request = _decoder.decode(text)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise malformed(f"`body` must be an inference request as JSON: {str(error)[:200]}") from None
@@ -174,6 +208,17 @@ class RequestParser:
         samples = _samples(tensors, self._interface, self._max_samples)
         outputs = _outputs(request, self._interface)
         return _Plan(request.id, tensors, tail_bytes, samples, outputs, _timeout_s(request))
+
+
+def _in_range(array: npt.NDArray[np.generic], spec: TensorSpec) -> None:
+    """Refuses what the model would raise for: one client's wrong number is no failure of a model."""
+    assert spec.values is not None, "it is asked for inputs with a range"
+    low, high = spec.values
+    if not array.size:
+        return
+    for found in (int(array.min()), int(array.max())):
+        if not low <= found <= high:
+            raise malformed(f"`{spec.name}` must hold numbers from {low} to {high}, got {found}")
 
 
 def _tensors(request: _Request, interface: Interface) -> tuple[list[_Tensor], int]:
@@ -216,6 +261,8 @@ def _from_json(given: _Input, spec: TensorSpec, count: int) -> npt.NDArray[np.ge
     raw = bytes(given.data)
     if not raw:
         raise malformed(f"`data` of `{spec.name}` must be given, or `{_BINARY}` among its parameters")
+    if len(raw) > _LARGE_BYTES:
+        _refuse_other_counts(raw, given, spec, count)
     try:
         values = _numbers[spec.dtype.kind].decode(raw)
         with np.errstate(over="ignore"):
@@ -227,6 +274,36 @@ def _from_json(given: _Input, spec: TensorSpec, count: int) -> npt.NDArray[np.ge
     if array.size != count:
         raise malformed(f"`data` of `{spec.name}` must have {count} numbers for shape {given.shape}, got {array.size}")
     return array
+
+
+def _refuse_large_parts(text: bytes) -> None:
+    """Refuses text of which the most is not the data of inputs, before objects are made of it."""
+
+    def check(name: str, part: msgspec.Raw) -> None:
+        if (size := len(memoryview(part))) > _LARGE_BYTES:
+            raise malformed(f"`{name}` must take at most {_LARGE_BYTES} bytes of the JSON, got {size}")
+
+    found = _outline.decode(text)
+    for name in ("id", "parameters", "outputs"):
+        check(name, getattr(found, name))
+    objects = bytes(found.inputs).count(b"{")
+    if objects > _MOST_OBJECTS:
+        raise malformed(f"`inputs` must have at most {_MOST_OBJECTS} objects, got {objects}")
+    for each in _input_outlines.decode(found.inputs):
+        for name in ("name", "shape", "datatype", "parameters"):
+            check(f"{name} of `inputs`", getattr(each, name))
+
+
+def _refuse_other_counts(raw: bytes, given: _Input, spec: TensorSpec, count: int) -> None:
+    """Refuses data that cannot be so many numbers; flat or nested, commas are between any two of them."""
+    commas = raw.count(b",")
+    if commas != count - 1:
+        raise malformed(
+            f"`data` of `{spec.name}` must have {count} numbers for shape {given.shape}, got {commas + 1}"
+        )  # fmt: skip
+    most = _LARGE_BYTES + _MOST_NUMBER_BYTES * count
+    if len(raw) > most:
+        raise malformed(f"`data` of `{spec.name}` must take at most {most} bytes for {count} numbers, got {len(raw)}")
 
 
 def _nested(raw: bytes, spec: TensorSpec) -> npt.NDArray[np.generic]:

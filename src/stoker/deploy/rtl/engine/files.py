@@ -93,20 +93,35 @@ def write_engine(graph: IntegerGraph, image: ModelImage, folder: Path, source: s
     """
     shape = image.shape
     texts, program = netlist(shape), program_bytes(image)
-    words = [
-        sum(-(-graph.value(port).elements // shape.lanes) for port in ports) for ports in (graph.inputs, graph.outputs)
-    ]  # fmt: skip
-    description = EngineDescription(
-        digest=_digest({name: text.encode() for name, text in texts.items()} | {PROGRAM: program}), source=source,
-        shape=shape, top=TOP, files=tuple(texts), words_in=words[0], words_out=words[1], cycles=sample_cycles(image),
-        bytes=image.bytes,
+    netlist_alone = EngineDescription(
+        digest=_digest({name: text.encode() for name, text in texts.items()} | {PROGRAM: program}), source="",
+        shape=shape, top=TOP, files=tuple(texts), words_in=0, words_out=0, cycles=0, bytes=0,
     )  # fmt: skip
+    description = described(graph, image, source, netlist_alone)
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     (folder / PROGRAM).write_bytes(program)
     (folder / DESCRIPTION).write_bytes(msgspec.json.format(msgspec.json.encode(description)) + b"\n")
     return description
+
+
+def described(graph: IntegerGraph, image: ModelImage, source: str, engine: EngineDescription) -> EngineDescription:
+    """An engine's description with a model on it.
+
+    Args:
+        graph: of the model.
+        image: of the model on the engine.
+        source: digest of the package.
+        engine: of the same shape, whatever model it has.
+    """
+    words = [
+        sum(-(-graph.value(port).elements // engine.shape.lanes) for port in ports)
+        for ports in (graph.inputs, graph.outputs)
+    ]  # fmt: skip
+    return msgspec.structs.replace(
+        engine, source=source, words_in=words[0], words_out=words[1], cycles=sample_cycles(image), bytes=image.bytes
+    )  # fmt: skip
 
 
 def read_engine(folder: Path) -> EngineDescription:

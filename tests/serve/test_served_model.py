@@ -1,0 +1,205 @@
+"""Which version answers which requests while a new one is tried, with the engines played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from stoker.serve.models.served_model import ServedModel, SwapOutcome, SwapPlan
+from stoker.serve.models.version import ModelVersion
+from stoker.serve.refusals import RequestRefused
+from tests.serve.played import Asked, PlayedEngine, PlayedModel, played_version, turns
+
+
+class Trial:
+    """A model whose version 1 answers, and version 2 gets every second request that names none."""
+
+    def __init__(self, hold_s: float = 60.0) -> None:
+        self._played: list[PlayedModel] = []
+        self._engines: list[PlayedEngine] = []
+        self._hold_s = hold_s
+        self.served = ServedModel("m", self._make, lambda text: None)
+
+    async def __aenter__(self) -> Trial:
+        await self.served.start("old")
+        self.swapping = asyncio.ensure_future(
+            self.served.swap(SwapPlan(source="new", canary_frac=0.5, hold_s=self._hold_s))
+        )
+        while len(self.served.versions) < 2:
+            await turns()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.swapping.cancel()
+        await self.served.abort()
+        for engine in self._engines:
+            engine.channel.close()
+        for model in self._played:
+            model.close()
+
+    @property
+    def old(self) -> PlayedEngine:
+        """The engine of version 1."""
+        return self._engines[0]
+
+    @property
+    def new(self) -> PlayedEngine:
+        """The engine of version 2."""
+        return self._engines[1]
+
+    def asked(self, label: str = "") -> Asked:
+        """A request on its way."""
+        item = Asked()
+        if label:
+            self.served.submit_to(label, item)
+        else:
+            self.served.submit(item)
+        return item
+
+    async def tried(self) -> Asked:
+        """A request that version 2 gets as its share."""
+        while True:
+            item = self.asked()
+            await turns()
+            if await self.new.samples():
+                return item
+            await self.old.samples()
+            self.old.done()
+            await turns()
+
+    async def _make(self, source: str, label: str) -> ModelVersion:
+        model = PlayedModel()
+        version = played_version(label, model)
+        starting = asyncio.ensure_future(version.start())
+        self._played.append(model)
+        self._engines.append(await model.engine(1e-3))
+        await starting
+        return version
+
+
+def played(test: Coroutine[Any, Any, None]) -> None:
+    """Runs a test in a loop."""
+    asyncio.run(asyncio.wait_for(test, 30.0))
+
+
+def test_a_request_is_answered_by_the_version_that_it_names() -> None:
+    async def named() -> None:
+        async with Trial() as trial:
+            for label, engine in (("1", trial.old), ("2", trial.new)):
+                items = [trial.asked(label) for _ in range(4)]
+                assert await engine.samples() == [4]
+                engine.done()
+                await turns()
+                assert [item.answered_by for item in items] == [label] * 4
+            with pytest.raises(RequestRefused, match="served as version 1 and 2, not 3") as caught:
+                trial.served.asked("3")
+            assert caught.value.status == 404
+
+    played(named())
+
+
+def test_what_a_version_on_trial_fails_at_has_no_answer_where_it_was_named() -> None:
+    async def failed() -> None:
+        async with Trial() as trial:
+            item = trial.asked("2")
+            assert await trial.new.samples() == [1]
+            trial.new.broken()
+            await turns()
+            assert item.became == "failed"
+
+    played(failed())
+
+
+def test_what_both_versions_fail_at_says_nothing_of_the_new_one() -> None:
+    """Else anyone could stop a change by one request that no version takes."""
+
+    async def both() -> None:
+        async with Trial() as trial:
+            item = await trial.tried()
+            trial.new.broken()
+            assert await trial.old.samples() == [1]
+            trial.old.broken()
+            await turns()
+            assert item.became == "failed"
+            assert not trial.swapping.done()
+            assert trial.asked("2").became == "waits"  # it is still on trial
+
+    played(both())
+
+
+def test_what_the_new_version_alone_fails_at_ends_its_trial() -> None:
+    async def alone() -> None:
+        async with Trial() as trial:
+            item = await trial.tried()
+            trial.new.broken()
+            assert await trial.old.samples() == [1]
+            trial.old.done()
+            outcome = await trial.swapping
+            assert (item.became, item.answered_by) == ("answered", "1")
+            assert (outcome.version, outcome.changed) == ("1", False)
+            assert "failed for 1 of" in outcome.reason
+
+    played(alone())
+
+
+def test_a_trial_ends_once_the_old_version_has_ended_with_what_the_new_one_failed_at() -> None:
+    async def late() -> None:
+        async with Trial(0.05) as trial:
+            await trial.tried()
+            trial.new.broken()
+            assert await trial.old.samples() == [1]
+            await asyncio.sleep(0.1)
+            trial.old.done()
+            assert not (await trial.swapping).changed
+
+    played(late())
+
+
+def test_what_a_version_on_trial_fails_at_goes_before_what_waits() -> None:
+    """It has waited already; a deadline without end would put it behind all others under overload."""
+
+    async def first() -> None:
+        async with Trial() as trial:
+            item = await trial.tried()
+            waiting = [trial.asked("1") for _ in range(12)]
+            assert await trial.old.samples() == [4, 4]
+            trial.new.broken()
+            await turns()
+            trial.old.done()
+            assert await trial.old.samples() == [4, 1]
+            trial.old.done()
+            trial.old.done()
+            await turns()
+            assert item.answered_by == "1"
+            assert waiting[-1].became == "waits"
+
+    played(first())
+
+
+def test_requests_that_name_no_version_are_shared() -> None:
+    async def shared() -> None:
+        async with Trial() as trial:
+            items = [trial.asked() for _ in range(8)]
+            for engine in (trial.old, trial.new):
+                assert await engine.samples() == [4]
+                engine.done()
+            await turns()
+            assert [item.answered_by for item in items] == ["1", "2"] * 4
+
+    played(shared())
+
+
+def test_what_a_trial_says_ends_in_an_outcome() -> None:
+    """A change that nothing disturbs takes place."""
+
+    async def undisturbed() -> None:
+        async with Trial(0.01) as trial:
+            outcome: SwapOutcome = await trial.swapping
+            assert (outcome.version, outcome.changed) == ("2", True)
+            with pytest.raises(RequestRefused, match="served as version 2, not 1"):
+                trial.asked("1")
+
+    played(undisturbed())
