@@ -20,7 +20,7 @@ class Admission:
         self._taken_up_to_bytes = max_held_bytes
         """The same for requests that begin; less than none once the service ends."""
         self.held_bytes = 0
-        """Of all requests now."""
+        """What all requests hold now."""
 
     def close(self) -> None:
         """Takes no more requests; those that have begun go on."""

@@ -39,7 +39,7 @@ _CONTENTS = {
 _FACTS = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}
 """Field with a fact about an answer."""
 _COPIES = 2
-"""Of a request, until it is answered: the library keeps its message, and the engines are given its numbers."""
+"""The library keeps the message of a request until it is answered, and its numbers are copied for the engines."""
 
 
 class GrpcDoor:
