@@ -6,7 +6,7 @@ from stoker.serve.policy import BatchPolicy
 from stoker.serve.refusals import RequestRefused, too_late
 
 
-class Admission:
+class RequestAdmission:
     """Counts the bytes of requests that are read or answered.
 
     Args:
@@ -71,7 +71,7 @@ class HeldBody:
         num_bytes: with so many.
     """
 
-    def __init__(self, admission: Admission, num_bytes: int) -> None:
+    def __init__(self, admission: RequestAdmission, num_bytes: int) -> None:
         self._admission = admission
         self.num_bytes = num_bytes
 

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from stoker.serve.admission import Admission, refuse_late
+from stoker.serve.admission import RequestAdmission, refuse_late
 from stoker.serve.grpc.schema import SERVICE, message_class
 from stoker.serve.http.door import ClientBounds, OpenModel
 from stoker.serve.http.headers import priority_of
@@ -55,7 +55,7 @@ class GrpcDoor:
 
     def __init__(
         self, models: Mapping[str, OpenModel], bounds: ClientBounds, version: str, is_ready: Callable[[], bool],
-        admission: Admission,
+        admission: RequestAdmission,
     ) -> None:  # fmt: skip
         self._models = models
         self._bounds = bounds
