@@ -25,7 +25,7 @@ from stoker.records.events import Event, RunEnded, RunHeader, ServedWindow, Vers
 from stoker.records.runlog import RunLog
 from stoker.run.serving.starting import Starter, StartPlan
 from stoker.run.serving.template import ModelTemplate
-from stoker.serve.admission import Admission
+from stoker.serve.admission import RequestAdmission
 from stoker.serve.figures import FigureWindows, ModelFigures
 from stoker.serve.http.door import ClientBounds, InferenceDoor, OpenModel
 from stoker.serve.http.metrics import metrics_of
@@ -153,7 +153,7 @@ class _Service:
             self._template.close()
             self._log.close()
 
-    async def _start_grpc(self, is_ready: Callable[[], bool], admission: Admission) -> GrpcDoor | None:
+    async def _start_grpc(self, is_ready: Callable[[], bool], admission: RequestAdmission) -> GrpcDoor | None:
         plan = self._plan
         if plan.grpc_port is None:
             return None
