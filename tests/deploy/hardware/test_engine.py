@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from stoker.deploy.hardware.engines import write_model
 from stoker.deploy.hardware.verification import law_of, problem_of
 from stoker.deploy.ir.graph import IntegerGraph
-from stoker.deploy.rtl.engine.files import PROGRAM, netlist, read_engine
+from stoker.deploy.rtl.engine.files import netlist, read_engine
 from stoker.deploy.rtl.engine.shape import EngineShape
+from stoker.deploy.rtl.folders import PROGRAM
 from stoker.deploy.tools.engine_simulation import (
     EngineOutcome,
     LoadedModel,

@@ -22,7 +22,8 @@ from stoker.deploy.ir.values import ModelPort
 from stoker.deploy.rtl.banks import BANKED
 from stoker.deploy.rtl.flow import ThroughFlow
 from stoker.deploy.rtl.folding import Folding, works_of
-from stoker.deploy.rtl.generate import DESCRIPTION, DesignDescription, design_files, read_design, write_design
+from stoker.deploy.rtl.folders import DESIGN
+from stoker.deploy.rtl.generate import DesignDescription, design_files, read_design, write_design
 from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.rtl.structure import DesignNode, End, Structure
 from stoker.deploy.tools.devices import Fpga
@@ -129,7 +130,7 @@ def structure_of(graph: IntegerGraph, description: DesignDescription) -> Structu
         )
         structure = replace(structure, host_tables=description.host_tables)
         texts = design_files(structure, description.source)
-        if msgspec.json.decode(texts[DESCRIPTION], type=DesignDescription).digest == description.digest:
+        if msgspec.json.decode(texts[DESIGN], type=DesignDescription).digest == description.digest:
             return structure
     raise ValueError("`design` must be of this version; write it again with `stoker deploy rtl`")
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from stoker.core.errors import ToolError
 from stoker.deploy.ir.graph import IntegerGraph, Integers
 from stoker.deploy.rtl.engine.ends import beats_of, values_of
-from stoker.deploy.rtl.engine.files import PROGRAM, EngineDescription, read_engine
+from stoker.deploy.rtl.engine.files import EngineDescription, read_engine
+from stoker.deploy.rtl.folders import PROGRAM
 from stoker.deploy.tools.running import run_tool
 from stoker.deploy.tools.simulation import Outcome, Stalls
 from stoker.deploy.tools.verilator import SimulatorKind, lint_files, simulator_of
