@@ -99,8 +99,8 @@ def write_engine(graph: IntegerGraph, image: ModelImage, folder: Path, source: s
         sum(-(-graph.value(port).elements // shape.lanes) for port in ports) for ports in (graph.inputs, graph.outputs)
     ]  # fmt: skip
     description = EngineDescription(
-        digest=_digest(contents), source=source, shape=shape, top=TOP, files=tuple(texts), words_in=words[0], words_out=words[1], cycles=sample_cycles(image),
-        bytes=image.bytes,
+        digest=_digest(contents), source=source, shape=shape, top=TOP, files=tuple(texts), words_in=words[0],
+        words_out=words[1], cycles=sample_cycles(image), bytes=image.bytes,
     )  # fmt: skip
     text = msgspec.json.format(msgspec.json.encode(description)) + b"\n"
     write_files(folder, contents, ENGINE, text, description.digest)
