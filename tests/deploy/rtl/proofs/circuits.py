@@ -178,16 +178,13 @@ def circuit_of(
     Args:
         folder: an empty one.
         top: SystemVerilog of a module ``top``.
-        units: of ``rtl/units`` that it uses.
+        units: of dataflow designs and of engines that it uses.
         files: of memories, by name.
         changes: of texts in the units, which must be there.
         cells: whether modules become cells of an ECP5 before, each by itself, as in a design's netlist.
     """
     prepare(YOSYS)
-    texts = {
-        f"{name}.sv": resources.files("stoker.deploy.rtl").joinpath("units", f"{name}.sv").read_text(encoding="utf-8")
-        for name in units
-    }
+    texts = {f"{name}.sv": unit_text(name) for name in units}
     for change in changes:
         assert any(change[0] in text for text in texts.values())
         texts = {name: text.replace(*change) for name, text in texts.items()}
@@ -217,6 +214,12 @@ def circuit_of(
         folder,
     )
     return Circuit((folder / "circuit.aag").read_text(encoding="utf-8"))
+
+
+def unit_text(name: str) -> str:
+    """The text of a unit of dataflow designs or of engines."""
+    inner = ("engine", "units") if name.startswith("engine_") else ("units",)
+    return resources.files("stoker.deploy.rtl").joinpath(*inner, f"{name}.sv").read_text(encoding="utf-8")
 
 
 def _run(script: str, folder: Path) -> None:
