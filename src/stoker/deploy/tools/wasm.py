@@ -67,8 +67,7 @@ def prepare(package: str) -> bool:
 def _code(package: str) -> Path:
     """Where the wheels' runtime keeps a tool's code: under the name and the digest of its module."""
     module = resources.files(package.replace("-", "_")) / f"{package.removeprefix('yowasp-')}.wasm"
-    with module.open("rb") as file:
-        return _cache(package) / module.name / hashlib.file_digest(file, "sha1").hexdigest()
+    return _cache(package) / module.name / hashlib.sha1(module.read_bytes()).hexdigest()
 
 
 def _cache(package: str) -> Path:
