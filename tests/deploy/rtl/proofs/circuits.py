@@ -147,13 +147,13 @@ class Circuit:
             for ports in self.bits(cycles, count)
         ]  # fmt: skip
 
-    def bits(self, cycles: Sequence[Mapping[str, NDArray[Any]]], count: int) -> list[dict[str, Bits]]:
-        """The same as (bits, cases), for ports of any width."""
+    def bits(self, cycles: Sequence[Mapping[str, NDArray[Any]]], count: int, *, skip: int = 0) -> list[dict[str, Bits]]:
+        """The same as (bits, cases), for ports of any width; of all cycles but some that come first."""
         like = np.packbits(np.ones(count, np.uint8))
         random = np.random.default_rng(1)
         state = [random.integers(0, 256, like.shape, dtype=np.uint8) for _ in range(self.registers)]
         found: list[dict[str, Bits]] = []
-        for ports in cycles:
+        for at_cycle, ports in enumerate(cycles):
             given = {
                 name: np.packbits(np.broadcast_to(ports[port] >> at & 1, count).astype(np.uint8))
                 for name in self.inputs
@@ -161,6 +161,8 @@ class Circuit:
                 if port in ports
             }
             state, outputs = self.step(state, given, like)
+            if at_cycle < skip:
+                continue
             by_port: dict[str, dict[int, Bits]] = {}
             for name, each in outputs.items():
                 port, at = _parted(name)

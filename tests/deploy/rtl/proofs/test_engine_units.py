@@ -43,7 +43,8 @@ def requantised(circuit: Circuit, cases: dict[str, Numbers], count: int) -> Numb
 def law(cases: dict[str, Numbers]) -> Numbers:
     acc = signed(cases["sums"] + cases["bias"] & ((1 << ACC_BITS) - 1), ACC_BITS)
     shift = cases["shift"]
-    total = (acc * cases["factor"] + ((np.int64(1) << shift) >> 1)) >> shift
+    half = np.where(shift > 0, np.int64(1) << np.maximum(shift - 1, 0), 0)
+    total = (acc * cases["factor"] + half) >> shift
     zero, low, high = (signed(cases[name] & ((1 << PLACED_BITS) - 1), PLACED_BITS) for name in ("zero", "low", "high"))
     return np.clip(total + zero, low, high)
 
@@ -200,3 +201,151 @@ def test_every_nest_of_loops(tmp_path: Path, cells: bool) -> None:
 @pytest.mark.parametrize("change", [("left == COUNT_W'(1)", "left == COUNT_W'(2)"), ("(&at_last[i:0])", "at_last[i]")])
 def test_a_mistake_in_a_nest_is_found(tmp_path: Path, change: tuple[str, str]) -> None:
     assert wrong_steps(nest(tmp_path, changes=(change,)))
+
+
+@pytest.mark.parametrize("lanes", [2, 4])
+def test_every_turn_of_a_word(tmp_path: Path, lanes: int) -> None:
+    log = lanes.bit_length() - 1
+    top = f"""
+module top (input [{2 * lanes - 1}:0] x, input [{log - 1}:0] turn, output [{2 * lanes - 1}:0] y);
+    engine_turn #(.LANES({lanes}), .W(2)) unit (.in_data(x), .turn, .out_data(y));
+endmodule
+"""
+    every = np.arange(1 << (2 * lanes + log))
+    x, turn = every & ((1 << (2 * lanes)) - 1), every >> (2 * lanes)
+    (found,) = circuit_of(tmp_path, top, "engine_turn").run([{"x": x, "turn": turn}], len(every))
+    due = sum((x >> (2 * ((lane + turn) % lanes)) & 3) << (2 * lane) for lane in range(lanes))
+    assert (found["y"] == due).all()
+
+
+def data_memory(folder: Path, lanes: int, words: int, changes: tuple[tuple[str, str], ...] = ()) -> Circuit:
+    wide, bits = 16 * lanes, (lanes * words - 1).bit_length()
+    top = f"""
+module top (
+    input clk, input [{bits - 1}:0] a, b, c, input write, input [{wide - 1}:0] data,
+    input [{lanes.bit_length() - 1}:0] count,
+    output [{wide - 1}:0] at_a, at_b
+);
+    engine_data #(.LANES({lanes}), .WORDS({words}), .ADDRESS_W({bits})) unit (
+        .clk, .a_address(a), .a_data(at_a), .b_address(b), .b_data(at_b), .write, .c_address(c), .c_data(data),
+        .c_count(count)
+    );
+endmodule
+"""
+    return circuit_of(folder, top, "engine_turn", "engine_data", changes=changes)
+
+
+def wrong_reads(circuit: Circuit, lanes: int, words: int) -> int:
+    """Numbers that differ after words of all sizes were written to all places, and read from all."""
+    size = lanes * words
+    every = np.arange(size * (lanes + 1) * size * size)
+    c, count = every % size, every // size % (lanes + 1)
+    a, b = every // (size * (lanes + 1)) % size, every // (size * (lanes + 1) * size)
+    random = np.random.default_rng(9)
+    held = random.integers(0, 1 << 15, (size, len(every)))
+    new = random.integers(0, 1 << 15, (lanes, len(every)))
+
+    def word(numbers: Numbers) -> Numbers:
+        return (numbers << (16 * np.arange(lanes))[:, None]).sum(axis=0)
+
+    none = {"write": np.array(0)}
+    cycles = [
+        {"write": np.array(1), "c": np.array(at), "data": word(held[at : at + lanes]), "count": np.array(lanes)}
+        for at in range(0, size, lanes)
+    ]
+    cycles += [{"write": np.array(1), "c": c, "data": word(new), "count": count}]
+    cycles += [{**none, "c": ~c, "data": ~word(new), "count": np.array(lanes)}] * 4
+    cycles += [{**none, "a": a, "b": b}, *[{**none, "a": ~a, "b": ~b}] * 3]
+    for lane in range(lanes):
+        place = (c + lane) % size
+        for at in range(size):
+            held[at] = np.where((place == at) & (lane < count), new[lane], held[at])
+    found = circuit.run(cycles, len(every))[-1]
+    columns = np.arange(len(every))
+    return sum(
+        int((found[port] >> (16 * lane) & 0xFFFF != held[(address + lane) % size, columns]).sum())
+        for port, address in (("at_a", a), ("at_b", b))
+        for lane in range(lanes)
+    )
+
+
+@pytest.mark.parametrize(("lanes", "words"), [(2, 2), (2, 4)])
+def test_every_place_of_a_data_memory(tmp_path: Path, lanes: int, words: int) -> None:
+    assert not wrong_reads(data_memory(tmp_path, lanes, words), lanes, words)
+
+
+@pytest.mark.parametrize("change", [("(LANES - 1 - i)", "(0)"), ("= -c_address[LW-1:0]", "= c_address[LW-1:0] + 1'b1")])
+def test_a_mistake_in_a_data_memory_is_found(tmp_path: Path, change: tuple[str, str]) -> None:
+    assert wrong_reads(data_memory(tmp_path, 2, 2, (change,)), 2, 2)
+
+
+LANE_TOP = """
+module top (
+    input clk, rst, array, largest, input [1:0] first_kind, second_kind, input unsigned_a, unsigned_b,
+    input [17:0] zero_a, zero_b, input [31:0] x, y, input [35:0] entries, input valid, first, last, input [39:0] tree,
+    output done, output [34:0] sum_0, sum_1
+);
+    engine_lanes #(.LANES(2), .ACC_W(35), .TREE_W(20)) unit (
+        .clk, .rst, .array, .largest, .first_kind, .second_kind, .unsigned_a, .unsigned_b, .zero_a, .zero_b, .x, .y,
+        .table_word(entries), .valid, .first, .last, .tree, .done, .sums({sum_1, sum_0})
+    );
+endmodule
+"""
+
+
+def wrong_sums(circuit: Circuit) -> int:
+    """Sums of four terms, of all kinds of operands, that differ: numbers at random, a pause between."""
+    count = 1 << 12
+    every, random = np.arange(count), np.random.default_rng(11)
+    given = {
+        "array": every & 1, "largest": every >> 1 & 1, "first_kind": every >> 2 & 3, "second_kind": every >> 4 & 3,
+        "unsigned_a": every >> 6 & 1, "unsigned_b": every >> 7 & 1,
+    }  # fmt: skip
+    zeros = {name: random.integers(-(1 << 15), 1 << 15, count) for name in ("zero_a", "zero_b")}
+    given |= zeros
+    terms = [
+        {
+            "x": random.integers(0, 1 << 16, (2, count)), "y": random.integers(0, 1 << 16, (2, count)),
+            "entries": random.integers(-(1 << 15), 1 << 15, (2, count)),
+            "tree": random.integers(-(1 << 19), 1 << 19, (2, count)),
+        }
+        for _ in range(4)
+    ]  # fmt: skip
+    bits = {"x": 16, "y": 16, "entries": 18, "tree": 20}
+    starts = (3, 5, 6, 7)  # cycles of the terms
+    none = np.array(0)
+    cycles = [{**given, "rst": np.array(int(at < 3)), "valid": none, "first": none, "last": none} for at in range(13)]
+    for at, (start, term) in enumerate(zip(starts, terms, strict=True)):
+        cycles[start] |= {"valid": np.array(1), "first": np.array(int(at == 0)), "last": np.array(int(at == 3))}
+        for name, numbers in term.items():
+            # The array's sums come three cycles after the word.
+            cycles[start + 3 * (name == "tree")][name] = sum(
+                (each & ((1 << bits[name]) - 1)) << (bits[name] * lane) for lane, each in enumerate(numbers)
+            )  # fmt: skip
+    seen = circuit.run(cycles, count)
+    array = given["array"] == 1
+    wrong = int((np.array([each["done"] for each in seen[3:]]).sum(axis=0) != 1).sum())
+    wrong += int((np.where(array, seen[11]["done"], seen[10]["done"]) != 1).sum())
+    for lane in range(2):
+        total = np.zeros(count, np.int64)
+        for at, term in enumerate(terms):
+            own, first = (np.where(given["unsigned_a"] == 1, n, signed(n, 16)) for n in (term["x"][lane], term["x"][0]))
+            other = np.where(given["unsigned_b"] == 1, term["y"][lane], signed(term["y"][lane], 16))
+            left = np.select([given["first_kind"] == 0, given["first_kind"] == 1], [own, first], 0) - zeros["zero_a"]
+            left = np.where(given["first_kind"] >= 2, 1, left)
+            kinds = [given["second_kind"] == kind for kind in range(4)]
+            right = np.select(kinds, [1, 0, other - zeros["zero_b"], term["entries"][lane]], 0)
+            each = np.where(array, term["tree"][lane], np.where(given["largest"] == 1, left, left * right))
+            total = each if at == 0 else np.where(given["largest"] == 1, np.maximum(total, each), total + each)
+        got = np.where(array, seen[11][f"sum_{lane}"], seen[10][f"sum_{lane}"])
+        wrong += int((signed(got, 35) != signed(total & ((1 << 35) - 1), 35)).sum())
+    return wrong
+
+
+def test_sums_of_all_kinds_of_operands(tmp_path: Path) -> None:
+    assert not wrong_sums(circuit_of(tmp_path, LANE_TOP, "engine_lanes"))
+
+
+@pytest.mark.parametrize("change", [("term > acc", "term < acc"), ("!unsigned_b && ", ""), ("lasts[1]", "lasts[0]")])
+def test_a_mistake_in_the_lanes_is_found(tmp_path: Path, change: tuple[str, str]) -> None:
+    assert wrong_sums(circuit_of(tmp_path, LANE_TOP, "engine_lanes", changes=(change,)))
