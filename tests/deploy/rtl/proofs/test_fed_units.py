@@ -198,7 +198,7 @@ UNITS: dict[str, Callable[[], FedUnit]] = {
     "largest, unsigned": lambda: pooled(APART, 2, sign=False, largest=True, images=2),
     "sums, signed": lambda: pooled(OVERLAPPING, 3, sign=True, largest=False, images=1, zero=-2),
     "sums, unsigned": lambda: pooled(APART, 2, sign=False, largest=False, images=2, zero=1),
-    "rows": lambda: looked_up(1, 5, 2, summed=False, sums=4),
+    "rows": lambda: looked_up(1, 8, 2, summed=False, sums=4),
     "sums of rows": lambda: looked_up(2, 4, 2, summed=True, sums=3),
     "sums of three rows": lambda: looked_up(3, 4, 1, summed=True, sums=2),
     "a table, signed": lambda: tabled(4, 1, 3, sign=True),
