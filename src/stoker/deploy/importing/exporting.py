@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from collections.abc import Sequence
@@ -51,12 +52,20 @@ def capture(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Captured
     """The module's graph in evaluation mode, its first axis of any size, some operations written as others.
 
     Args:
-        module: of float weights, on the CPU; its mode is as before afterwards.
+        module: of float weights, on the CPU; its mode is as before afterwards. Of other floats than float32 a copy is
+            converted and captured.
         inputs: an example call; each with a batch as first axis, of at least 2 samples.
 
     Raises:
         ModelImportError: torch can't export it, or not for every batch; fields: where.
     """
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ModelImportError(
+            f"`{type(module).__name__}` must be a module of Python, and is one of TorchScript; "
+            "return the module that was traced or scripted",
+            where="",
+        )
+    module = _in_single(module)
     batch = torch.export.Dim("batch", min=1)
     training = {name for name, each in module.named_modules() if each.training}
     try:
@@ -84,6 +93,28 @@ def capture(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Captured
         tuple(users),
         tuple(str(name) for name in signature.user_outputs),
     )
+
+
+def precision_of(module: torch.nn.Module) -> str:
+    """The first type of float among weights and buffers that is not float32; empty if there is none."""
+    tensors = (*module.parameters(), *module.buffers())
+    others = (each.dtype for each in tensors if each.dtype.is_floating_point and each.dtype != torch.float32)
+    return str(next(others, "")).removeprefix("torch.")
+
+
+def _in_single(module: torch.nn.Module) -> torch.nn.Module:
+    """The module itself, or a copy in float32: what it computes is compared with inputs of float32."""
+    found = precision_of(module)
+    if not found:
+        return module
+    try:
+        return copy.deepcopy(module).float()
+    except Exception as error:  # whatever a user's class raises when it is copied
+        raise ModelImportError(
+            f"`{type(module).__name__}` must have float32 weights, has {found}, and can't be copied to convert them "
+            f"({type(error).__name__}: {str(error).strip()[:_WORDS]}); return `model.float()`",
+            where="",
+        ) from error
 
 
 def _evaluating(module: torch.nn.Module) -> None:

@@ -151,6 +151,7 @@ class _Noting(fx.Interpreter):
 
     def __init__(self, captured: Captured, note: Callable[[str, torch.Tensor], None]) -> None:
         super().__init__(captured.graph_module)
+        self.extra_traceback = False  # an error of a note is for a person, and torch would add its node and links
         self._note = note
         self._constant = set(captured.tensors)
 
