@@ -24,15 +24,15 @@ def loader():
     for _ in range(10):
         yield torch.randn(32, 6, generator=chance), torch.randint(0, 3, (32,), generator=chance)
 
+def number():
+    return 3
+
 def loud():
     print("hello from make")
     return make().double()
 
 def targets():
     return [(x, x[:, :1]) for x, _ in loader()]
-
-def number():
-    return 3
 
 class Wide(nn.Module):
     def __init__(self):
