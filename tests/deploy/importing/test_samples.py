@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -83,3 +84,12 @@ def test_an_argument_with_a_default_is_given_or_not(
     found = gather([batch], 16, Both())
     assert len(found.inputs) == inputs
     assert (found.labels is not None) is labelled
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # compiling imports it
+@pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile])
+def test_what_is_wrapped_is_called_as_what_it_wraps(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    found = gather([(X, X[:, :1])], 16, wrap(nn.Linear(4, 3)))
+    assert len(found.inputs) == 1
+    found = gather([{"right": X + 1, "left": X}], 16, wrap(Both()))
+    assert torch.equal(found.inputs[0], X)

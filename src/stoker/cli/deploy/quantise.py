@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
         raise ConfigError("`--save` must go with `--loss`, within which widths become narrower; add `--loss 0.5%`")
     if arguments.steps is not None and arguments.loss is None:
         raise ConfigError("`--steps` must go with `--loss`, within which widths become narrower; add `--loss 0.5%`")
-    require("torch", extra="torch")
+    require("torch", extra="torch")  # both named before the user's functions run
     require("safetensors.numpy", extra="deploy")
     from stoker.deploy.package.folder import write_package
 
@@ -78,8 +78,7 @@ def main(argv: list[str]) -> int:
 
 def _quantised(arguments: argparse.Namespace, widths: Widths) -> Quantised:
     """The user's model on whole numbers; packages of steps on the way are written."""
-    import torch
-
+    torch = require("torch", extra="torch")
     from stoker.deploy.importing.exporting import precision_of
     from stoker.deploy.importing.mixed import quantise_steps
     from stoker.deploy.importing.quantising import quantise

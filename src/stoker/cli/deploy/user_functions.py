@@ -7,13 +7,13 @@ import os
 import sys
 import traceback
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
-import stoker
 from stoker.core.code.definitions import load_function, parted
 from stoker.core.errors import ConfigError, StokerError
 
-_STOKER = os.path.dirname(os.path.abspath(stoker.__file__)) + os.sep
+_STOKER = str(Path(__file__).parents[2]) + os.sep
 _END = object()
 
 

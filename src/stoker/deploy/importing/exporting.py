@@ -21,13 +21,12 @@ from typing import Any
 import torch
 from torch import fx
 
-import stoker
 from stoker.core.errors import ModelImportError
 from stoker.deploy.importing.composing import composed
 
 _TORCH = Path(torch.__file__).parent
 _PYTHON, _PACKAGES = (sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib"))
-_STOKER = Path(stoker.__file__).parent
+_STOKER = Path(__file__).parents[2]
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _WORDS = 600
 _TALKING = ("torch.fx.experimental.symbolic_shapes", "torch.export._trace")

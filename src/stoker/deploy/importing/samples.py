@@ -106,10 +106,17 @@ class _Call:
             found = () if module is None else tuple(inspect.signature(module.forward).parameters.values())
         except (TypeError, ValueError):  # of TorchScript, which capturing refuses in words
             found = ()
+        within = [] if module is None else list(module.children())
+        if len(within) == 1 and type(module).__module__.startswith("torch.") and _takes_any(found):
+            return cls.of(within[0])  # compiled, or spread over devices
         placed = [each for each in found if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
         least = sum(each.default is each.empty for each in placed)
-        any_number = not placed or any(each.kind is each.VAR_POSITIONAL for each in found)
-        return cls(tuple(each.name for each in found), max(least, 1), math.inf if any_number else len(placed))
+        most = math.inf if not placed or _takes_any(found) else len(placed)
+        return cls(tuple(each.name for each in found), max(least, 1), most)
+
+
+def _takes_any(parameters: Iterable[inspect.Parameter]) -> bool:
+    return any(each.kind is each.VAR_POSITIONAL for each in parameters)
 
 
 def _batch(
