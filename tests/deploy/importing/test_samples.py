@@ -17,6 +17,7 @@ CLASSES = torch.arange(16) % 3
 X = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_weights_of_other_floats_are_captured_as_single_ones(dtype: torch.dtype) -> None:
     model = nn.Linear(4, 3).to(dtype)
@@ -26,6 +27,7 @@ def test_weights_of_other_floats_are_captured_as_single_ones(dtype: torch.dtype)
     assert model.weight.dtype == dtype
 
 
+@pytest.mark.integration
 def test_a_traced_module_is_refused_in_words() -> None:
     with warnings.catch_warnings(action="ignore"):  # newer torches call it deprecated
         traced = torch.jit.trace(nn.Linear(4, 3), X)
@@ -86,6 +88,7 @@ def test_an_argument_with_a_default_is_given_or_not(
     assert (found.labels is not None) is labelled
 
 
+@pytest.mark.integration
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # compiling imports it
 @pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile])
 def test_what_is_wrapped_is_called_as_what_it_wraps(wrap: Callable[[nn.Module], nn.Module]) -> None:
