@@ -27,6 +27,13 @@ def loader():
 def number():
     return 3
 
+def loud():
+    print("hello from make")
+    return make().double()
+
+def targets():
+    return [(x, x[:, :1]) for x, _ in loader()]
+
 class Wide(nn.Module):
     def __init__(self):
         super().__init__()
@@ -69,6 +76,20 @@ def test_a_package_is_written_and_compared(command: list[str], capsys: pytest.Ca
     assert package.accuracy is not None
     assert package.accuracy.accept.flips == answer["accept"]["flips"]
     assert NumpyEngine(package.graph).outputs[0].shape == (3,)
+
+
+def test_what_users_print_and_what_is_converted_are_lines_aside(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command[2], command[4] = "deployed_model.py:loud", "deployed_model.py:targets"
+    assert main([*command, "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["accept"]["error"] < 0.03
+    assert printed.err.splitlines() == [
+        "hello from make",
+        "stoker: the model's weights are float64; it is compared with a float32 copy of it",
+        "stoker: targets of 1 float32 numbers a sample are left out: labels are whole numbers, one a sample",
+    ]
 
 
 def test_the_answer_says_how_it_compares_and_twice_the_same(

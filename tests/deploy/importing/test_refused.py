@@ -215,3 +215,60 @@ def test_the_module_is_left_as_it_was() -> None:
     assert module.training
     assert module[1].training
     assert all(torch.equal(each, before[name]) for name, each in module.state_dict().items())
+
+
+class Chooses(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:  # by its numbers
+            x = x * 2
+        return x
+
+
+def test_what_torch_says_of_a_choice_by_numbers_is_cut_to_the_users_line(capfd: pytest.CaptureFixture[str]) -> None:
+    place = line_of("# by its numbers")
+    with pytest.raises(ModelImportError, match=r"must do the same for all samples.*`torch.where`") as found:
+        import_module(Chooses(), samples(4))
+    assert found.value.fields["where"] == place
+    assert "\n" not in found.value.args[0]
+    assert "def forward" not in capfd.readouterr().err
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.float() / 255)  # divides
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (nn.Conv2d(3, 4, 1), r"the loader gives uint8: .*`x.float\(\) / 255`"),
+        (nn.Linear(4, 4), r"the loader gives uint8: .*`x.float\(\) / 255`"),
+        (Scaled(), r"`div` must hold whole numbers.* make real numbers of images in the loader, .*`x.float\(\) / 255`"),
+    ],
+)
+def test_images_of_bytes_are_refused_with_the_way_out(module: nn.Module, said: str) -> None:
+    given = samples(*((3, 4, 4) if isinstance(module, nn.Conv2d) else (4,)))
+    whole = Samples(tuple(each.to(torch.uint8) for each in given.inputs), None)
+    with pytest.raises((ModelImportError, CalibrationError), match=said):
+        import_module(module, whole)
+
+
+class Logarithm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(torch.log(x))  # of less than nothing
+
+
+def test_numbers_that_are_not_finite_are_named_at_the_users_line_alone() -> None:
+    with pytest.raises(CalibrationError) as found:
+        import_module(Logarithm(), samples(4))
+    said = found.value.args[0]
+    assert said.startswith(f"{line_of('# of less than nothing')}: calibration samples must give finite numbers")
+    assert "\n" not in said

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -112,3 +115,34 @@ def test_records_without_outputs_are_read() -> None:
     old = msgspec.to_builtins(found)
     assert "outputs" not in old  # and packages of one output have the bytes that they had
     assert msgspec.convert(old, PairedAccuracy) == found
+
+
+class Answers(nn.Module):
+    def __init__(self, answer: Callable[[torch.Tensor, torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.a, self.b, self.answer = nn.Linear(8, 3), nn.Linear(8, 1), answer
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.answer(self.a(x), self.b(x))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("answer", "names"),
+    [
+        (lambda a, b: {"score": b, "klass": a}, ["score", "klass"]),
+        (lambda a, b: {"only": a + b}, ["only"]),
+        (lambda a, b: {"of klass": a, "score": b}, ["output_0", "output_1"]),
+        (lambda a, b: {"both": (a, b)}, ["output_0", "output_1"]),
+        (lambda a, b: (a, b), ["output_0", "output_1"]),
+        (lambda a, b: a + b, ["output"]),
+    ],
+)
+def test_outputs_have_the_keys_of_a_dict(
+    samples: Samples, answer: Callable[[torch.Tensor, torch.Tensor], Any], names: list[str]
+) -> None:
+    model = import_module(Answers(answer), samples)
+    graph = model.lowered(LoweringOptions()).graph
+    assert [port.name for port in graph.outputs] == names
+    shapes = {"score": (1,), "klass": (3,)}
+    assert all(port.shape == shapes.get(port.name, port.shape) for port in graph.outputs)

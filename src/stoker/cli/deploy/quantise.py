@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stoker.cli.arguments import Parser, share, whole
+from stoker.cli.deploy.user_functions import UserFunction, printing_aside
 from stoker.cli.output import print_json
-from stoker.core.code.definitions import load_function, parted
 from stoker.core.errors import ConfigError
 from stoker.core.extras import require
 from stoker.deploy.lowering.grids import Widths
@@ -60,29 +60,12 @@ def main(argv: list[str]) -> int:
         raise ConfigError("`--save` must go with `--loss`, within which widths become narrower; add `--loss 0.5%`")
     if arguments.steps is not None and arguments.loss is None:
         raise ConfigError("`--steps` must go with `--loss`, within which widths become narrower; add `--loss 0.5%`")
-    torch = require("torch", extra="torch")
+    require("torch", extra="torch")  # both named before the user's functions run
     require("safetensors.numpy", extra="deploy")
-    from stoker.deploy.importing.mixed import quantise_steps
-    from stoker.deploy.importing.quantising import quantise
-    from stoker.deploy.importing.samples import gather
     from stoker.deploy.package.folder import write_package
 
-    make = load_function(*parted(arguments.model))
-    loader = load_function(*parted(arguments.data))
-    module = make()
-    if not isinstance(module, torch.nn.Module):
-        raise ConfigError(f"`{arguments.model}` must return a torch.nn.Module, got {type(module).__name__}")
-    samples = gather(loader(), arguments.samples, module)
-    if arguments.loss is None:
-        found = quantise(module, samples, name=arguments.model, widths=widths, shifts=arguments.shifts)
-    else:
-        steps = quantise_steps(
-            module, samples, most=arguments.loss, count=_STEPS if arguments.steps else 1, name=arguments.model,
-            widths=widths, shifts=arguments.shifts, saved=arguments.save or "memory",
-        )  # fmt: skip
-        found = steps[-1]
-        if arguments.steps:
-            _write_steps(arguments.steps, steps, arguments.model)
+    with printing_aside(arguments.json):
+        found = _quantised(arguments, widths)
     digest = write_package(arguments.out, found.graph, arguments.model, found.record)
     if arguments.json:
         fields = {name: getattr(found.record, name) for name in found.record.__struct_fields__}
@@ -91,6 +74,38 @@ def main(argv: list[str]) -> int:
         style = style_for(sys.stdout, os.environ)
         sys.stdout.write(render_quantisation(found.record, str(arguments.out), digest, style))
     return 0
+
+
+def _quantised(arguments: argparse.Namespace, widths: Widths) -> Quantised:
+    """The user's model on whole numbers; packages of steps on the way are written."""
+    torch = require("torch", extra="torch")
+    from stoker.deploy.importing.exporting import precision_of
+    from stoker.deploy.importing.mixed import quantise_steps
+    from stoker.deploy.importing.quantising import quantise
+    from stoker.deploy.importing.samples import gather
+
+    make, loader = UserFunction(arguments.model), UserFunction(arguments.data)
+    module = make()
+    if not isinstance(module, torch.nn.Module):
+        raise ConfigError(f"`{arguments.model}` must return a torch.nn.Module, got {type(module).__name__}")
+    samples = gather(loader.batches(), arguments.samples, module)
+    if precision := precision_of(module):
+        _tell(f"the model's weights are {precision}; it is compared with a float32 copy of it")
+    for line in samples.notes:
+        _tell(line)
+    if arguments.loss is None:
+        return quantise(module, samples, name=arguments.model, widths=widths, shifts=arguments.shifts)
+    steps = quantise_steps(
+        module, samples, most=arguments.loss, count=_STEPS if arguments.steps else 1, name=arguments.model,
+        widths=widths, shifts=arguments.shifts, saved=arguments.save or "memory",
+    )  # fmt: skip
+    if arguments.steps:
+        _write_steps(arguments.steps, steps, arguments.model)
+    return steps[-1]
+
+
+def _tell(line: str) -> None:
+    print(f"stoker: {line}", file=sys.stderr)
 
 
 def _write_steps(folder: Path, steps: Sequence[Quantised], model: str) -> None:

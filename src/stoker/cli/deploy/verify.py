@@ -14,8 +14,8 @@ from msgspec import structs
 
 from stoker.cli.arguments import Parser, duration, whole
 from stoker.cli.deploy.engine_options import add_engine_options, refuse_engine_options, shape_of
+from stoker.cli.deploy.user_functions import UserFunction, printing_aside
 from stoker.cli.output import print_json
-from stoker.core.code.definitions import load_function, parted
 from stoker.core.errors import ConfigError
 from stoker.deploy.batches import parts_of
 from stoker.deploy.engines.ends import taken
@@ -69,11 +69,12 @@ def main(argv: list[str]) -> int:
     package = read_package(arguments.package)
     other = read_package(arguments.update) if arguments.update else None
     try:
-        inputs = (
-            taken(package.graph, _batches(package.graph, arguments.data, arguments.samples))
-            if arguments.data
-            else random_samples(package.graph, arguments.samples or _SAMPLES, arguments.seed)
-        )
+        with printing_aside(arguments.json):
+            inputs = (
+                taken(package.graph, _batches(package.graph, arguments.data, arguments.samples))
+                if arguments.data
+                else random_samples(package.graph, arguments.samples or _SAMPLES, arguments.seed)
+            )
         with work_folder("design") as made:
             folder = arguments.design or made
             pick = read_pick(arguments.folding, package.digest) if arguments.folding else None
@@ -145,7 +146,7 @@ def _batches(graph: IntegerGraph, loader: str, most: int | None) -> Mapping[str,
     """The inputs of all batches of a loader, by name; what follows them in a batch are labels."""
     gathered: list[list[Any]] = [[] for _ in graph.inputs]
     count = 0
-    for batch in load_function(*parted(loader))():
+    for batch in UserFunction(loader).batches():
         parts = parts_of(batch, [port.name for port in graph.inputs])
         if len(parts) < len(gathered):
             raise ConfigError(f"`{loader}` must return batches with {len(gathered)} inputs, got {len(parts)}")

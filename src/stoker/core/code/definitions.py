@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from stoker.core.errors import ConfigError
+
+_FEW = 12
+"""Names that fit in a line."""
 
 
 def parted(target: str) -> tuple[str, str]:
@@ -53,5 +57,13 @@ def load_function(module: str, name: str) -> Callable[..., Any]:
     found = getattr(loaded, name, None)
     if not callable(found):
         known = [key for key, value in vars(loaded).items() if inspect.isfunction(value) and not key.startswith("_")]
-        raise ConfigError(f"`{name}` must be a function of `{module}`, which has {', '.join(known) or 'none'}")
+        raise ConfigError(f"`{name}` must be a function of `{module}`, {_those_of(known, name)}")
     return found
+
+
+def _those_of(known: Sequence[str], name: str) -> str:
+    """Which functions a module has: all of a few, the closest of many."""
+    if len(known) <= _FEW:
+        return f"which has {', '.join(known) or 'none'}"
+    close = ", ".join(difflib.get_close_matches(name, known, n=3))
+    return f"which has {len(known)} functions, {'such as ' + close if close else 'none with such a name'}"

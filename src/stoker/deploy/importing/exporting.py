@@ -3,9 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import inspect
+import io
+import logging
+import os
 import re
-from collections.abc import Sequence
+import sys
+import sysconfig
+import traceback
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +25,12 @@ from stoker.core.errors import ModelImportError
 from stoker.deploy.importing.composing import composed
 
 _TORCH = Path(torch.__file__).parent
+_PYTHON, _PACKAGES = (sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib"))
+_STOKER = Path(__file__).parents[2]
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _WORDS = 600
+_TALKING = ("torch.fx.experimental.symbolic_shapes", "torch.export._trace")
+_TYPES = re.compile(r"dtype|scalar type|Input type")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +42,14 @@ class Captured:
         tensors: parameters, buffers and constants by placeholder.
         inputs: placeholders of the module's arguments, in their order.
         outputs: nodes of its results.
+        names: of its results: the keys of a dict, otherwise ``output``, or ``output_0`` and so on.
     """
 
     graph_module: fx.GraphModule
     tensors: dict[str, torch.Tensor]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    names: tuple[str, ...]
 
     def arguments(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What the graph is called with, for a call of the module."""
@@ -51,23 +65,29 @@ def capture(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Captured
     """The module's graph in evaluation mode, its first axis of any size, some operations written as others.
 
     Args:
-        module: of float weights, on the CPU; its mode is as before afterwards.
+        module: of float weights, on the CPU; its mode is as before afterwards. Of other floats than float32 a copy is
+            converted and captured.
         inputs: an example call; each with a batch as first axis, of at least 2 samples.
 
     Raises:
         ModelImportError: torch can't export it, or not for every batch; fields: where.
     """
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ModelImportError(
+            f"`{type(module).__name__}` must be a module of Python, and is one of TorchScript; "
+            "return the module that was traced or scripted",
+            where="",
+        )
+    module = _in_single(module)
     batch = torch.export.Dim("batch", min=1)
     training = {name for name, each in module.named_modules() if each.training}
     try:
         _evaluating(module)
-        program = composed(torch.export.export(module, tuple(inputs), dynamic_shapes=_dynamic(module, inputs, batch)))
+        with _hushed():
+            exported = torch.export.export(module, tuple(inputs), dynamic_shapes=_dynamic(module, inputs, batch))
+        program = composed(exported)
     except Exception as error:  # whatever a user's forward and torch's tracer raise
-        raise ModelImportError(
-            f"`{type(module).__name__}` must be exportable with a batch of any size, and torch.export says: "
-            f"{str(error).strip()[:_WORDS]}",
-            where="",
-        ) from error
+        raise _refusal(module, inputs, error) from error
     finally:
         for name, each in module.named_modules():
             each.training = name in training
@@ -83,7 +103,40 @@ def capture(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Captured
         tensors,
         tuple(users),
         tuple(str(name) for name in signature.user_outputs),
+        _names(program.call_spec.out_spec, len(signature.user_outputs)),
     )
+
+
+def _names(spec: Any, count: int) -> tuple[str, ...]:
+    """Names of results, as a service of the module itself calls them; keys that are no plain names are left out."""
+    result = spec.unflatten(list(range(count)))
+    if isinstance(result, Mapping):
+        keys = [key for key in result if isinstance(key, str) and key.isidentifier()]
+        if [result[key] for key in keys] == list(range(count)):
+            return tuple(keys)
+    return tuple(f"output_{at}" for at in range(count)) if count > 1 else ("output",)
+
+
+def precision_of(module: torch.nn.Module) -> str:
+    """The first type of float among weights and buffers that is not float32; empty if there is none."""
+    tensors = (*module.parameters(), *module.buffers())
+    others = (each.dtype for each in tensors if each.dtype.is_floating_point and each.dtype != torch.float32)
+    return str(next(others, "")).removeprefix("torch.")
+
+
+def _in_single(module: torch.nn.Module) -> torch.nn.Module:
+    """The module itself, or a copy in float32: what it computes is compared with inputs of float32."""
+    found = precision_of(module)
+    if not found:
+        return module
+    try:
+        return copy.deepcopy(module).float()
+    except Exception as error:  # whatever a user's class raises when it is copied
+        raise ModelImportError(
+            f"`{type(module).__name__}` must have float32 weights, has {found}, and can't be copied to convert them "
+            f"({type(error).__name__}: {str(error).strip()[:_WORDS]}); return `model.float()`",
+            where="",
+        ) from error
 
 
 def _evaluating(module: torch.nn.Module) -> None:
@@ -92,6 +145,69 @@ def _evaluating(module: torch.nn.Module) -> None:
     except NotImplementedError:  # of a module that was exported itself: its graph has one mode
         for each in module.modules():
             each.training = False
+
+
+@contextlib.contextmanager
+def _hushed() -> Generator[None]:
+    """Inside, torch keeps to itself what it logs about an export that fails, and the graph so far, which it prints."""
+    loggers = [logging.getLogger(name) for name in _TALKING]
+    levels = [each.level for each in loggers]
+    printed, graph = io.StringIO(), ""
+    for each in loggers:
+        each.setLevel(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stderr(printed):
+            yield
+    except Exception as error:
+        graph = str(getattr(error, "partial_fx_graph", ""))
+        raise
+    finally:
+        for each, level in zip(loggers, levels, strict=True):
+            each.setLevel(level)
+        sys.stderr.write(printed.getvalue().replace(f"{graph}\n", "") if graph else printed.getvalue())
+
+
+def _refusal(module: torch.nn.Module, inputs: Sequence[torch.Tensor], error: Exception) -> ModelImportError:
+    """What torch says, without its own concerns, at the user's line."""
+    name, place, said = type(module).__name__, _place(error), str(error).strip()
+    if "data-dependent" in said:
+        text = (
+            f"`{name}` must do the same for all samples, and chooses or takes a size by their numbers; "
+            "write it with `torch.where`, or leave it out of the module"
+        )
+    else:
+        text = f"`{name}` must be exportable with a batch of any size, and torch.export says: {in_words(said, inputs)}"
+    return ModelImportError(f"{place}: {text}" if place else text, where=place)
+
+
+def in_words(said: str, inputs: Sequence[torch.Tensor]) -> str:
+    """What torch says of a call, and the way out if the call's whole numbers may be the reason."""
+    whole = [str(each.dtype).removeprefix("torch.") for each in inputs if not each.dtype.is_floating_point]
+    if not (whole and _TYPES.search(said)):
+        return _first_sentence(said)
+    return (
+        f"{_first_sentence(said)}; the loader gives {whole[0]}: where the model wants real numbers, convert them in "
+        "the loader, such as by `x.float() / 255`, as for training"
+    )
+
+
+def _first_sentence(said: str) -> str:
+    """The first sentence; all of those on sizes, whose first has no reason."""
+    if said.startswith("Constraints violated"):
+        lines = [each.strip() for each in said.splitlines() if "TORCH_LOGS" not in each]
+        return " ".join(["Constraints violated:", *lines])[:_WORDS].strip()
+    return re.split(r"(?<=[\w)\]'\"`])[.!]\s|\n", said, maxsplit=1)[0].strip()[:_WORDS]
+
+
+def _place(error: Exception) -> str:
+    """The innermost file and line outside of torch, python and stoker that raised."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename.startswith(_PACKAGES) or not frame.filename.startswith((_PYTHON, "<"))
+        if not frame.filename.startswith((f"{_TORCH}{os.sep}", f"{_STOKER}{os.sep}"))
+    ]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def _dynamic(module: torch.nn.Module, inputs: Sequence[torch.Tensor], batch: Any) -> dict[str, Any]:

@@ -444,8 +444,13 @@ def _converted(at: Matcher, node: fx.Node) -> None:
     value = node.meta["val"]
     source = at.value(node, node.args[0])
     before = node.args[0].meta["val"] if isinstance(node.args[0], fx.Node) else value
-    if value.dtype.is_floating_point != before.dtype.is_floating_point:
-        raise at.refused(node, "whole numbers must not become real ones, nor the reverse")
+    if value.dtype.is_floating_point and not before.dtype.is_floating_point:
+        raise at.refused(
+            node, "whole numbers must not become real ones; convert them in the loader, such as by `x.float() / 255`, "
+            "and leave it out of the module"
+        )  # fmt: skip
+    if before.dtype.is_floating_point and not value.dtype.is_floating_point:
+        raise at.refused(node, "real numbers must not become whole ones; leave it out of the module")
     at.alias(node, source)
 
 

@@ -123,7 +123,9 @@ class Masks:
         table = _whole(found.results)
         if table is None:
             raise self._at.refused(
-                node, f"`{argument.name}` must hold whole numbers from 0 on, or mask scores before a softmax; {MASKS}"
+                node,
+                f"`{argument.name}` must hold whole numbers from 0 on, or mask scores before a softmax; {MASKS}; "
+                "make real numbers of images in the loader, such as by `x.float() / 255`",
             )
         return self._values.full(node, found, table)
 

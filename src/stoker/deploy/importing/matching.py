@@ -161,11 +161,11 @@ class Matcher:
             if not self._folded(node) and not self.masks.take(node):
                 self._match(node)
         outputs: dict[str, str] = {}
-        for at, name in enumerate(self._captured.outputs):
+        for name, called in zip(self._captured.outputs, self._captured.names, strict=True):
             value = self._names.get(name) or (name in by_name and self.masks.value(by_name[name], by_name[name]))
             if not value:
-                raise ModelImportError(f"output {at} must depend on an input of the model, got a constant", where="")
-            outputs[f"output_{at}" if len(self._captured.outputs) > 1 else "output"] = value
+                raise ModelImportError(f"`{called}` must depend on an input of the model, got a constant", where="")
+            outputs[called] = value
         return FloatGraph(
             inputs=tuple(inputs), outputs=outputs, operations=tuple(self.operations), shapes=dict(self.shapes),
             grids=dict(self.grids),

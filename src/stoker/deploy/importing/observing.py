@@ -14,7 +14,7 @@ from stoker.core.errors import CalibrationError
 from stoker.deploy.floating.operations import FloatEmbedding, FloatGraph
 from stoker.deploy.floating.patches import PatchTotals, WeightedLayer, patches_of
 from stoker.deploy.floating.row_numbers import rows_read
-from stoker.deploy.importing.exporting import Captured
+from stoker.deploy.importing.exporting import Captured, in_words, where
 from stoker.deploy.importing.matching import arguments
 from stoker.deploy.lowering.observation import Observed, Real
 
@@ -66,7 +66,7 @@ def observe(
         graph: whose layers' patches are observed, batch norms folded; None: no patches.
 
     Raises:
-        CalibrationError: there are no samples, or a value is not finite; fields: value.
+        CalibrationError: there are no samples, the model does not run on them, or a value is not finite; fields: value.
     """
     notes: dict[str, _Notes] = {}
     chance, places = np.random.default_rng(0), np.random.default_rng(1)
@@ -75,6 +75,7 @@ def observe(
         if isinstance(each, WeightedLayer):
             readers.setdefault(each.sources[0], []).append(each)
 
+    places_of = {node.name: where(node) for node in captured.graph_module.graph.nodes if node.op != "placeholder"}
     made = None if graph is None else {each.name for each in (*graph.inputs, *graph.operations)}
 
     def note(name: str, tensor: torch.Tensor) -> None:
@@ -85,8 +86,9 @@ def observe(
         if not np.isfinite(array).all():
             if made is not None and name not in made:
                 return  # a mask of -inf, which is no value
+            place = places_of.get(name, "")
             raise CalibrationError(
-                f"calibration samples must give finite numbers, and `{name}` holds "
+                (f"{place}: " if place else "") + f"calibration samples must give finite numbers, and `{name}` holds "
                 f"{array[~np.isfinite(array)].ravel()[0]}; look at the loader's samples and the model's weights",
                 value=name,
             )
@@ -143,21 +145,33 @@ def values_of(captured: Captured, inputs: Sequence[torch.Tensor]) -> dict[str, R
 def run(captured: Captured, inputs: Sequence[torch.Tensor], note: Callable[[str, torch.Tensor], None]) -> Any:
     """Runs the graph in single precision; ``note`` gets each tensor that comes of the inputs, and its name."""
     with torch.no_grad():
-        return _Noting(captured, note).run(*captured.arguments(inputs))
+        return _Noting(captured, inputs, note).run(*captured.arguments(inputs))
 
 
 class _Noting(fx.Interpreter):
     """Runs node by node. An attention's scores and a softmax's rows, which no node has, are noted separately."""
 
-    def __init__(self, captured: Captured, note: Callable[[str, torch.Tensor], None]) -> None:
+    def __init__(
+        self, captured: Captured, inputs: Sequence[torch.Tensor], note: Callable[[str, torch.Tensor], None]
+    ) -> None:
         super().__init__(captured.graph_module)
+        self.extra_traceback = False  # an error of a note is for a person, and torch would add its node and links
+        self._inputs = inputs
         self._note = note
         self._constant = set(captured.tensors)
 
     def run_node(self, n: fx.Node) -> Any:
         if str(n.target) == "aten.scaled_dot_product_attention.default":
             self._attention(n)
-        result = super().run_node(n)
+        try:
+            result = super().run_node(n)
+        except Exception as error:  # whatever torch raises of the user's samples
+            place = where(n)
+            raise CalibrationError(
+                (f"{place}: " if place else "")
+                + f"the model must run on the loader's samples, and torch says: {in_words(str(error), self._inputs)}",
+                value=n.name,
+            ) from error
         if n.op == "call_function" and not (n.all_input_nodes or n.name in self._constant):
             self._constant.add(n.name)
         if n.name not in self._constant and n.op != "output":

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,10 +30,12 @@ class Samples:
     Attributes:
         inputs: one tensor an argument of the model, samples first.
         labels: the right class of each; None if the loader has none.
+        notes: lines for a person on what was left out or converted.
     """
 
     inputs: tuple[torch.Tensor, ...]
     labels: NDArray[np.int64] | None
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.inputs[0])
@@ -55,8 +58,10 @@ class Samples:
 def gather(batches: Iterable[Any], most: int, module: torch.nn.Module | None = None) -> Samples:
     """The samples of a loader.
 
-    A batch is a tensor, a dict of the model's arguments, or a tuple: a tensor for each argument, and labels after them
-    if there are any. Whole numbers that come last of several, one a sample, are labels, unless the model needs them.
+    A batch is a tensor, a dict of the model's arguments, or a tuple: a tensor for each argument, and targets after them
+    if there are any. What ``forward`` can't take is a target, and so are whole numbers that come last of several, one
+    a sample, unless the model needs them. Targets that are whole numbers, one a sample, are labels, and others are left
+    out, with a note. Other floats than float32 become it, with a note.
 
     Args:
         batches: of a ``DataLoader`` or any other iterable.
@@ -64,36 +69,114 @@ def gather(batches: Iterable[Any], most: int, module: torch.nn.Module | None = N
         module: the model; without it the first of several is what it needs.
 
     Raises:
-        CalibrationError: there are fewer than eight samples, or a batch has another form; fields: value.
+        CalibrationError: there are fewer than eight samples, or a batch has another form, or another than those before;
+            fields: value.
     """
-    parameters = () if module is None else inspect.signature(module.forward).parameters.values()
-    names = [each.name for each in parameters]
-    needed = sum(each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters)
+    call = _Call.of(module)
+    notes: dict[str, None] = {}
     parts: list[tuple[tuple[torch.Tensor, ...], torch.Tensor | None]] = []
     count = 0
     for batch in batches:
-        inputs, labels = _batch(parts_of(batch, names), max(needed, 1))
+        inputs, labels = _batch(parts_of(batch, call.names), call, notes)
         parts.append((inputs, labels))
         count += len(inputs[0])
         if count >= most:
             break
     if count < _LEAST:
         raise CalibrationError(f"calibration needs at least {_LEAST} samples, got {count}", value="")
+    _check_forms([inputs for inputs, _ in parts])
     arguments = zip(*(inputs for inputs, _ in parts), strict=True)
     inputs = tuple(torch.cat(list(each))[:most].detach().cpu() for each in arguments)
     labelled = [each for _, each in parts if each is not None]
-    labels = torch.cat(labelled)[:most].numpy().astype(np.int64) if len(labelled) == len(parts) else None
-    return Samples(inputs, labels)
+    labels = torch.cat(labelled)[:most].cpu().numpy().astype(np.int64) if len(labelled) == len(parts) else None
+    return Samples(inputs, labels, tuple(notes))
 
 
-def _batch(parts: Sequence[Any], needed: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None]:
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """How a model is called: names of its arguments, how many it needs, and how many it takes."""
+
+    names: tuple[str, ...] = ()
+    least: int = 1
+    most: float = math.inf
+
+    @classmethod
+    def of(cls, module: torch.nn.Module | None) -> _Call:
+        try:
+            found = () if module is None else tuple(inspect.signature(module.forward).parameters.values())
+        except (TypeError, ValueError):  # of TorchScript, which capturing refuses in words
+            found = ()
+        within = [] if module is None else list(module.children())
+        if len(within) == 1 and type(module).__module__.startswith("torch.") and _takes_any(found):
+            return cls.of(within[0])  # compiled, or spread over devices
+        placed = [each for each in found if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+        least = sum(each.default is each.empty for each in placed)
+        most = math.inf if not placed or _takes_any(found) else len(placed)
+        return cls(tuple(each.name for each in found), max(least, 1), most)
+
+
+def _takes_any(parameters: Iterable[inspect.Parameter]) -> bool:
+    return any(each.kind is each.VAR_POSITIONAL for each in parameters)
+
+
+def _batch(
+    parts: Sequence[Any], call: _Call, notes: dict[str, None]
+) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None]:
+    """Inputs and labels of a batch."""
     tensors = [_tensor(each) for each in parts]
     if not tensors or any(not each.ndim or len(each) != len(tensors[0]) for each in tensors):
         raise CalibrationError("a batch must hold tensors with one number of samples as first axis", value="")
-    last = tensors[-1]
-    if len(tensors) > needed and last.ndim == 1 and not last.dtype.is_floating_point:
-        return tuple(tensors[:-1]), last
-    return tuple(tensors), None
+    taken = min(len(tensors), call.most)
+    if taken == len(tensors) > call.least and tensors[-1].ndim == 1 and _classes(tensors[-1]) is not None:
+        taken -= 1
+    inputs, targets = tensors[: int(taken)], tensors[int(taken) :]
+    found = [_classes(each) for each in targets]
+    for target, classes in zip(targets, found, strict=True):
+        if classes is None:
+            notes[
+                f"targets of {_size(target)} {_type(target)} numbers a sample are left out: "
+                "labels are whole numbers, one a sample"
+            ] = None
+    return tuple(_single(each, notes) for each in inputs), next((each for each in found if each is not None), None)
+
+
+def _classes(target: torch.Tensor) -> torch.Tensor | None:
+    """A class of each sample; None if these are something else."""
+    whole = not (target.dtype.is_floating_point or target.dtype.is_complex)
+    return target.reshape(-1) if whole and target.shape[1:] in ((), (1,)) else None
+
+
+def _single(tensor: torch.Tensor, notes: dict[str, None]) -> torch.Tensor:
+    if not tensor.dtype.is_floating_point or tensor.dtype == torch.float32:
+        return tensor
+    notes[f"the loader's {_type(tensor)} numbers are taken as float32"] = None
+    return tensor.float()
+
+
+def _check_forms(batches: Sequence[tuple[torch.Tensor, ...]]) -> None:
+    """Refuses batches that can't be one."""
+    first = batches[0]
+    for each in batches:
+        if len(each) != len(first):
+            raise CalibrationError(
+                f"all batches must hold the same arguments, and one holds {len(first)} of them, another {len(each)}",
+                value=str(len(each)),
+            )
+        for one, other in zip(first, each, strict=True):
+            if one.shape[1:] != other.shape[1:]:
+                raise CalibrationError(
+                    f"all samples must have one size, and one batch has {_size(one)}, another {_size(other)}; "
+                    "bring them to the size that the model will get",
+                    value=_size(other),
+                )
+
+
+def _size(tensor: torch.Tensor) -> str:
+    return " x ".join(map(str, tensor.shape[1:])) or "1"
+
+
+def _type(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _tensor(part: Any) -> torch.Tensor:
