@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from stoker.core.errors import DeviceTooSmallError
+from stoker.deploy.rtl.folders import FIT
 from stoker.deploy.rtl.generate import DesignDescription, read_design
 from stoker.deploy.tools.devices import FPGAS, Fpga
 from stoker.deploy.tools.placing import PlacedDesign, in_cells, place
@@ -20,7 +21,6 @@ from stoker.deploy.tools.verilator import simulator
 from stoker.records.deploy.hardware import FittedDesign
 
 _SAMPLES = 2
-_FIT = "fit.json"
 
 
 class _KeptFit(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ def fit(design: Path, part: Fpga, kept_in: Path | None = None, *, limit_s: float
     _, outcome = simulate(program, design, description, zeros, limit_s=limit_s)
     found = fitted_design(part, taken, placed, description.cycles, outcome.latency())
     # In the design's folder: who simulates it says what its cycles would be in seconds.
-    (design / _FIT).write_bytes(msgspec.json.format(msgspec.json.encode(_KeptFit(description.digest, found))))
+    (design / FIT).write_bytes(msgspec.json.format(msgspec.json.encode(_KeptFit(description.digest, found))))
     return found
 
 
@@ -91,7 +91,7 @@ def read_fit(design: Path, description: DesignDescription) -> FittedDesign | Non
         description: of the design.
     """
     try:
-        kept = msgspec.json.decode((design / _FIT).read_bytes(), type=_KeptFit)
+        kept = msgspec.json.decode((design / FIT).read_bytes(), type=_KeptFit)
     except (OSError, msgspec.DecodeError):
         return None
     return kept.found if kept.digest == description.digest else None

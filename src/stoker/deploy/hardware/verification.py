@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +14,7 @@ from stoker.deploy.engines.law import NumpyEngine
 from stoker.deploy.hardware.host_inputs import device_inputs
 from stoker.deploy.ir.graph import IntegerGraph, Integers
 from stoker.deploy.rtl.generate import read_design
+from stoker.deploy.tools.running import tools_at_once
 from stoker.deploy.tools.simulation import Outcome, Stalls, simulate
 from stoker.deploy.tools.verilator import lint, simulator
 from stoker.records.deploy.hardware import VerifiedDesign, VerifiedWay
@@ -83,7 +83,7 @@ def in_ways(
         description: of the design.
         ways: of :data:`WAYS`.
     """
-    with ThreadPoolExecutor(PROCESSES) as pool:
+    with tools_at_once(PROCESSES) as pool:
         runs = [pool.submit(run, stalls=WAYS[way]) for way in ways]
         law = law_of(graph, inputs)
         found = tuple(_compared(way, law, description, *each.result()) for way, each in zip(ways, runs, strict=True))
