@@ -84,6 +84,22 @@ def tools_at_once(count: int) -> Generator[ThreadPoolExecutor]:
             raise
 
 
+@contextlib.contextmanager
+def of_design(name: object) -> Generator[None]:
+    """Names a design in what a tool's failure within the block says.
+
+    Args:
+        name: of it: its folder, or what it is called.
+
+    Raises:
+        ToolError: as the block did.
+    """
+    try:
+        yield
+    except ToolError as error:
+        raise ToolError(f"`{name}`: {error.args[0]}", **error.fields) from error
+
+
 def _wait(process: subprocess.Popen[str], begun: float, limit_s: float, doing: str) -> str:
     live = sys.stderr.isatty()
     unwanted: threading.Event | None = getattr(_own, "unwanted", None)
