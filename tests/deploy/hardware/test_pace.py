@@ -8,8 +8,9 @@ import pytest
 
 from stoker.deploy.hardware.verification import problem_of, random_samples
 from stoker.deploy.ir.graph import IntegerGraph
-from stoker.deploy.rtl.folding import Folding, works_of
+from stoker.deploy.rtl.folding import Folding, constant_folding, divisors, works_of
 from stoker.deploy.rtl.mapping import lower
+from stoker.deploy.rtl.structure import Structure
 from tests.deploy.hardware.live import LiveDesign, needs_verilator
 from tests.deploy.rtl.nets import NetBuilder, together
 
@@ -49,15 +50,8 @@ def fast_foldings(graph: IntegerGraph, seed: int) -> dict[str, Folding]:
     return found
 
 
-@pytest.mark.slow("compiles a simulator of two dozen networks")
-@pytest.mark.parametrize("updatable", [False, True])
-@pytest.mark.parametrize(("made", "fastest"), [(dense, 1), (line, 10)])
-def test_as_many_cycles_as_the_closed_form_says(
-    tmp_path: Path, made: Callable[[int, str], IntegerGraph], fastest: int, updatable: bool
-) -> None:
-    graph = together(made(seed, f"net{seed}_") for seed in range(TOGETHER))
-    structure = lower(graph, fast_foldings(graph, 1), updatable=updatable)
-    live = LiveDesign(graph, structure, tmp_path / "design")
+def check(folder: Path, graph: IntegerGraph, structure: Structure, fastest: int) -> None:
+    live = LiveDesign(graph, structure, folder)
     inputs = random_samples(graph, SAMPLES, 1)
     law = live.law(inputs)
     got, seen = live.run(inputs)
@@ -67,3 +61,24 @@ def test_as_many_cycles_as_the_closed_form_says(
     closed = [structure.cycles_of(end) for end in structure.outputs]
     assert min(closed) == fastest
     assert measured == pytest.approx(closed, rel=0.01)
+
+
+@pytest.mark.slow("compiles a simulator of two dozen networks")
+@pytest.mark.parametrize("updatable", [False, True])
+@pytest.mark.parametrize(("made", "fastest"), [(dense, 1), (line, 10)])
+def test_as_many_cycles_as_the_closed_form_says(
+    tmp_path: Path, made: Callable[[int, str], IntegerGraph], fastest: int, updatable: bool
+) -> None:
+    graph = together(made(seed, f"net{seed}_") for seed in range(TOGETHER))
+    check(tmp_path / "design", graph, lower(graph, fast_foldings(graph, 1), updatable=updatable), fastest)
+
+
+@pytest.mark.slow("compiles a simulator of eight networks")
+def test_so_do_weights_in_the_circuit(tmp_path: Path) -> None:
+    graph = together(dense(seed, f"net{seed}_") for seed in range(8))
+    foldings, random, constant = fast_foldings(graph, 1), np.random.default_rng(1), list[str]()
+    for name, work in works_of(graph).items():
+        if random.random() < 0.8:
+            foldings[name] = constant_folding(name, work, int(random.choice(divisors(work.outputs))))
+            constant.append(name)
+    check(tmp_path / "design", graph, lower(graph, foldings, constant=constant), 1)
