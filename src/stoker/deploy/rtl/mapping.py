@@ -37,7 +37,7 @@ from stoker.deploy.rtl.structure import (
 REQUANTISER_MULTIPLIERS = 2
 """A lane's: an accumulator of more than 18 bits and a factor of 16 need two multipliers of 18 x 18."""
 _LAW_CYCLES, _SHIFT_CYCLES = 5, 2
-"""Of a requantiser, and of one more whose shift is a number."""
+"""Cycles of a requantiser, and those that one takes more whose shift is a number in a memory."""
 _WINDOW_CYCLES = 4
 _TURN_CYCLES = 4
 """From a word that leaves an output FIFO to the work that its place allows, and the way in and out of the FIFO."""

@@ -23,7 +23,7 @@ _SHOWN_S = 2.0
 _EACH_S = 1.0
 _FAMILY = "stoker-deploy-"
 _own = threading.local()
-"""Of a thread of :func:`tools_at_once`: the event that its tools are no longer wanted."""
+"""What a thread of :func:`tools_at_once` has: the event that its tools are no longer wanted."""
 
 
 def run_tool(
