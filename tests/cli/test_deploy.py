@@ -188,7 +188,7 @@ def test_mistakes_are_one_line(
         (["--loss", "0%"], "`--loss` must be above 0% and below 100%, such as 0.5%, got '0%'"),
         (["--save", "memory"], "`--save` must go with `--loss`"),
         (["--steps", "widths"], "`--steps` must go with `--loss`"),
-        (["--weights", "1"], "`weights` must have 2 to 8 bits, got 1"),
+        (["--weights", "1"], "`--weights` must have 2 to 8 bits, got 1"),
         (["--width", "head"], "`--width` must be LAYER=WEIGHTS or LAYER=WEIGHTS/ACTIVATIONS in bits, got `head`"),
     ],
 )

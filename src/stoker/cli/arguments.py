@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import NoReturn
 
@@ -17,6 +17,8 @@ from stoker.core.units import parse_seconds
 
 INSECURE = "join a cluster without token authentication too"
 """What `--insecure` of commands that join a Ray cluster does."""
+
+_SUBJECT = re.compile(r"`(?P<name>\w+)`", re.ASCII)
 
 
 def split_program(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -77,6 +79,20 @@ class Parser(argparse.ArgumentParser):
         if spare := re.fullmatch(r"ignored explicit argument (.+)", text):
             return f"takes no value, got {spare[1]}"
         return text
+
+
+def as_typed(error: Exception, options: Mapping[str, str] | Sequence[str]) -> ConfigError:
+    """A function's refusal as that of the command that called it: the parameter it begins with is named as users do.
+
+    Args:
+        error: whose text begins with a parameter's name in backticks.
+        options: by parameter; or the parameters whose option has their name.
+    """
+    names = options if isinstance(options, Mapping) else {name: f"--{name}" for name in options}
+    found = _SUBJECT.match(str(error))
+    if found is None or found["name"] not in names:
+        return ConfigError(str(error))
+    return ConfigError(f"`{names[found['name']]}`{str(error)[found.end() :]}")
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:

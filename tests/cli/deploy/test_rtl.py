@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from stoker.cli.deploy import fit, rtl, verify
-from stoker.core.errors import ConfigError
+from stoker.cli.deploy import fit, quantise, rtl, verify
+from stoker.core.errors import ConfigError, ToolError
+from stoker.deploy.hardware import calibrating
 from stoker.deploy.package.folder import write_package
 from stoker.deploy.rtl.engine.files import read_engine
+from stoker.deploy.rtl.folding import works_of
 from stoker.deploy.rtl.generate import read_design
+from stoker.deploy.tools.devices import fpga
 from tests.deploy.rtl.nets import NetBuilder, residual_digits, tower
 
 
@@ -40,9 +43,9 @@ def test_a_folding_of_ones_own(package: Path, tmp_path: Path, capsys: pytest.Cap
     assert rtl.main([*arguments, "--fold", f"{name}=2x4x3"]) == 0
     layers = {each["layer"]: each["fold"] for each in json.loads(capsys.readouterr().out)["layers"]}
     assert layers[name] == "2 x 4 x 3"
-    with pytest.raises(ConfigError, match=rf"`fold`: {name} has no folding .*; each part must divide"):
+    with pytest.raises(ConfigError, match=rf"`--fold`: {name} has no folding .*; each part must divide"):
         rtl.main([*arguments, "--fold", f"{name}=3x4"])
-    with pytest.raises(ConfigError, match=r"`fold` must name a layer of .*, got nothing"):
+    with pytest.raises(ConfigError, match=r"`--fold` must name a layer of .*, got nothing"):
         rtl.main([*arguments, "--fold", "nothing=1x1"])
 
 
@@ -55,9 +58,9 @@ def test_weights_in_the_circuit(package: Path, tmp_path: Path, capsys: pytest.Ca
     assert rtl.main([*arguments, "--constant", last, "--json"]) == 0
     found = {each["layer"]: each["fold"] for each in json.loads(capsys.readouterr().out)["layers"]}
     assert found[last] == "10 x 32 x 1"
-    with pytest.raises(ConfigError, match=rf"`constant`: results of {last} must divide its 10 channels, got 3"):
+    with pytest.raises(ConfigError, match=rf"`--constant`: results of {last} must divide its 10 channels, got 3"):
         rtl.main([*arguments, "--constant", f"{last}=3"])
-    with pytest.raises(ConfigError, match=r"`constant` must name a layer of .*, got nothing"):
+    with pytest.raises(ConfigError, match=r"`--constant` must name a layer of .*, got nothing"):
         rtl.main([*arguments, "--constant", "nothing"])
     with pytest.raises(ConfigError, match="`--constant` is of a dataflow design"):
         rtl.main([*arguments, "--constant", last, "--structure", "engine"])
@@ -65,10 +68,10 @@ def test_weights_in_the_circuit(package: Path, tmp_path: Path, capsys: pytest.Ca
 
 def test_bounds_that_cannot_be_kept(package: Path, tmp_path: Path) -> None:
     arguments = [str(package), "--out", str(tmp_path / "rtl")]
-    with pytest.raises(ConfigError, match=r"`multipliers` must be at least 5, one a layer, got 4"):
+    with pytest.raises(ConfigError, match=r"`--multipliers` must be at least 5, one a layer, got 4"):
         rtl.main([*arguments, "--multipliers", "4"])
     with pytest.raises(
-        ConfigError, match=r"`cycles` must be at least 64 for a layer of 73728 products, got 1|`cycles`"
+        ConfigError, match=r"`--cycles` must be at least 64 for a layer of 73728 products, got 1|`--cycles`"
     ):
         rtl.main([*arguments, "--cycles", "1"])
 
@@ -108,6 +111,54 @@ def test_an_update_that_does_not_fit_is_refused_before_a_tool_runs(package: Path
         verify.main(arguments)
 
 
+def test_a_tool_that_takes_too_long_names_the_design(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*_: object, **__: object) -> None:
+        raise ToolError("placing must take at most 1.00 s; allow more with `--limit`")
+
+    out = package.parent / "rtl"
+    rtl.main([str(package), "--out", str(out), "--json"])
+    monkeypatch.setattr(fit, "fit", slow)
+    with pytest.raises(ToolError, match=rf"`{out}`: placing must take at most 1"):
+        fit.main([str(out)])
+    monkeypatch.setattr(calibrating, "synthesise", slow)
+    part = fpga("ecp5-45k")
+    with pytest.raises(ToolError, match=r"`\w+.*`: placing must take at most 1"):
+        next(iter(calibrating.measured(calibrating.specimens_on(part)[:1], part, limit_s=1)))
+
+
+@pytest.mark.parametrize("structure", ["dataflow", "engine"])
+def test_what_is_in_the_way_is_left_alone(package: Path, structure: str) -> None:
+    arguments = [str(package), "--structure", structure, "--out"]
+    with pytest.raises(ConfigError, match="must be a new folder or one with a design, and holds something else"):
+        rtl.main([*arguments, str(package)])
+    file = package.parent / "models.py"
+    file.write_text("pass")
+    with pytest.raises(ConfigError, match=r"models\.py` must be a folder or not be there, got a file"):
+        rtl.main([*arguments, str(file)])
+    with pytest.raises(ConfigError, match=r"models\.py/rtl` must be a folder that can be \w+, got: Not a directory"):
+        rtl.main([*arguments, str(file / "rtl")])
+    assert file.read_text() == "pass"
+
+
+def test_options_are_named_as_they_are_typed(package: Path, tmp_path: Path) -> None:
+    out = ["--out", str(tmp_path / "rtl"), "--structure", "engine"]
+    with pytest.raises(ConfigError, match="`--memory data` must be a power of two from 2 on, got 3"):
+        rtl.main([str(package), *out, "--memory", "data=3"])
+    with pytest.raises(ConfigError, match="`--memory scales` must be a power of two"):
+        verify.main([str(package), "--structure", "engine", "--memory", "scales=5"])
+    widths = ["models.py:make", "--data", "models.py:data", "--out", str(tmp_path / "x.pkg")]
+    for option, said in (
+        (["--weights", "9"], "`--weights` must have 2 to 8 bits, got 9"),
+        (["--activations", "3"], "`--activations` must have 4 to 8 bits, got 3"),
+        (["--width", "conv=9"], "`--width`: `weights` must have 2 to 8 bits, got 9"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            quantise.main([*widths, *option])
+    name = next(iter(works_of(residual_digits())))
+    with pytest.raises(ConfigError, match=f"`--constant`: results of {name} must divide"):
+        rtl.main([str(package), *out[:2], "--constant", f"{name}=3"])
+
+
 def test_a_folder_without_a_design_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"must hold a design: .*; write one with `stoker deploy rtl`"):
         fit.main([str(tmp_path)])
@@ -137,7 +188,7 @@ def test_options_of_the_other_structure_are_refused(package: Path, tmp_path: Pat
         rtl.main([*arguments, "--structure", "engine", "--cycles", "100"])
     with pytest.raises(ConfigError, match=r"memory of weights must hold 193 words .*: 129 too few; .*weights=256`"):
         rtl.main([*arguments, "--structure", "engine", "--memory", "weights=64"])
-    with pytest.raises(ConfigError, match="`lanes` must be one of 2, 4, 8, 16, got 3"):
+    with pytest.raises(ConfigError, match="`--lanes` must be one of 2, 4, 8, 16, got 3"):
         rtl.main([*arguments, "--structure", "engine", "--lanes", "3"])
     with pytest.raises(ConfigError, match=r"`--memory.* must be NAME=WORDS, .*, got 'weight=64'"):
         rtl.main([*arguments, "--structure", "engine", "--memory", "weight=64"])

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,9 +88,9 @@ def test_nothing_that_fits_ends_with_status_2_and_the_nearest(
         (["--loss", "101%"], "`--loss` must be at least 0% and at most 100%, such as 0.5%, got '101%'"),
         (["--latency", "0"], "`--latency` must be a positive time such as 400us"),
         (["--device", "xc7"], "`--device` must be one of ecp5-25k"),
-        (["--device", "xc7a35t", "--latency", "40us"], "`latency` is in seconds and needs a clock"),
+        (["--device", "xc7a35t", "--latency", "40us"], "`--latency` is in seconds and needs a clock"),
         (["--device", "xc7a35t", "--clock", "0"], "`--clock` must be a clock in MHz such as 100MHz, got '0'"),
-        (["--clock", "100MHz"], "`clock` must be left out for ecp5-45k, whose clocks are estimated"),
+        (["--clock", "100MHz"], "`--clock` must be left out for ecp5-45k, whose clocks are estimated"),
         (["--device", "ice40-hx8k", "--structure", "engine"], "is of hardware multipliers, and ice40-hx8k has none"),
         (["--model", "none.json"], "`--model` must be a file that `stoker deploy calibrate` wrote"),
         (["--out", "missing/search.json"], "`--out` must name a file that can be written"),
@@ -142,9 +143,28 @@ def test_foldings_of_another_package_are_refused(package: Path, capsys: pytest.C
     assert "must be of this package, and its pick is of `digits.pkg`" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("shape", "results", "said"),
+    [
+        ((6,), 10, "the same inputs, got `v0` int64[8, 8, 1] in digits.pkg and `v0` int64[6] in other.pkg"),
+        ((8, 8, 1), 4, "the same outputs, got `v8` int64[10] in digits.pkg and `v2` int64[4] in other.pkg"),
+    ],
+)
+def test_packages_of_other_models_are_refused(
+    package: Path, capsys: pytest.CaptureFixture[str], shape: tuple[int, ...], results: int, said: str
+) -> None:
+    net = NetBuilder(0)
+    write_package("other.pkg", net.graph(net.dense(net.flat(net.input(shape)), results)), "other")
+    assert main(["deploy", "search", str(package), "other.pkg", *MEMORIES]) == 2
+    assert f"`PACKAGE` must be packages of one model, with {said}; search them" in capsys.readouterr().err
+
+
 def test_several_packages_are_one_front(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    net = NetBuilder(1)
-    write_package("small.pkg", net.graph(net.dense(net.input((6,)), 4)), "small")
+    net, whole = NetBuilder(1), residual_digits()
+    small = net.graph(net.dense(net.flat(net.input((8, 8, 1), signed=False)), 10))
+    (port,) = small.outputs
+    named = replace(small, outputs=(structs.replace(port, name=whole.outputs[0].name),))
+    write_package("small.pkg", named, "small")
     assert main(["deploy", "search", str(package), "small.pkg", *MEMORIES, "--rate", "10k", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert list(dict.fromkeys(each["package"] for each in found["families"])) == ["digits.pkg", "small.pkg"]

@@ -1,11 +1,14 @@
 """A folder holds one design: what stoker wrote before goes, of whatever structure; files of others stay."""
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from stoker.core.errors import ConfigError
 from stoker.deploy.hardware.engines import write_model
 from stoker.deploy.rtl.engine.files import is_engine, read_engine
 from stoker.deploy.rtl.engine.shape import EngineShape
@@ -56,6 +59,90 @@ def test_a_design_takes_the_place_of_another(
     names = {each.name for each in (tmp_path / "new").iterdir()}
     assert {each.name for each in (tmp_path / "design").iterdir()} == names | users.keys()
     assert all((tmp_path / "design" / name).read_text() == text for name, text in users.items())
+
+
+@pytest.mark.parametrize("write", [dataflow, engine])
+@pytest.mark.parametrize("name", ["registers.sv", "accelerator.sv", "design.json", "engine.json", "program.bin"])
+def test_a_file_of_someone_else_is_never_written_over(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
+    """Not in a folder without a design, nor in one with a design that has no such file."""
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / name).write_text("// mine")
+    with pytest.raises(ValueError, match=f"{name}` must be what `stoker deploy rtl` wrote|holds something else"):
+        write(own)
+    assert {each.name: each.read_text() for each in own.iterdir()} == {name: "// mine"}
+
+    both = tmp_path / "both"
+    other, wrote = (engine, "program.bin") if write is dataflow else (dataflow, "window.sv")
+    other(both)
+    write(tmp_path / "new")
+    added = sorted(set(os.listdir(tmp_path / "new")) - set(os.listdir(both)) - {"design.json", "engine.json"})[0]
+    (both / added).write_text("// mine")
+    before = {each.name: each.read_bytes() for each in both.iterdir()}
+    assert wrote in before
+    with pytest.raises(ValueError, match=f"{added}` must be what `stoker deploy rtl` wrote"):
+        write(both)
+    assert {each.name: each.read_bytes() for each in both.iterdir()} == before
+
+
+@pytest.mark.parametrize("write", [dataflow, engine])
+def test_a_folder_of_other_things_is_left_alone(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    (tmp_path / "one.pkg").mkdir()
+    with pytest.raises(ValueError, match=r"must be a new folder or one with a design, .* else: `one\.pkg`; write into"):
+        write(tmp_path)
+    assert os.listdir(tmp_path) == ["one.pkg"]
+    file = tmp_path / "one.pkg" / "models.py"
+    file.write_text("pass")
+    with pytest.raises(ValueError, match=r"models\.py` must be a folder or not be there, got a file; write into"):
+        write(file)
+    assert file.read_text() == "pass"
+
+
+@pytest.mark.parametrize("write", [dataflow, engine])
+@pytest.mark.parametrize("there", [False, True])
+def test_a_full_disk_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], None], there: bool
+) -> None:
+    folder = tmp_path / "design"
+    if there:
+        in_the_circuit(folder)
+    before = {each.name: each.read_bytes() for each in folder.iterdir()} if there else {}
+    put, written = Path.write_bytes, list[Path]()
+
+    def until_full(path: Path, data: bytes) -> int:
+        written.append(path)
+        if len(written) == 5:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return put(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", until_full)
+    with pytest.raises(ConfigError, match=r"design` must be a folder that can be written, got: No space left on dev"):
+        write(folder)
+    assert len(written) == 5
+    assert ({each.name: each.read_bytes() for each in folder.iterdir()} if folder.exists() else {}) == before
+    assert [each.name for each in tmp_path.iterdir()] == (["design"] if there else [])
+
+
+@pytest.mark.parametrize("write", [dataflow, engine])
+def test_a_folder_in_which_it_ended_early_is_no_design(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], None]
+) -> None:
+    folder = tmp_path / "design"
+    in_the_circuit(folder)
+    put, moved = Path.replace, list[Path]()
+
+    def until_the_end(path: Path, target: Path) -> Path:
+        moved.append(path)
+        if len(moved) == 5:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return put(path, target)
+
+    monkeypatch.setattr(Path, "replace", until_the_end)
+    with pytest.raises(ConfigError, match=r"design` must be a folder that can be written"):
+        write(folder)
+    assert not is_engine(folder)
+    with pytest.raises(ValueError, match="must hold a design"):
+        read_design(folder)
 
 
 def test_what_was_found_of_the_same_design_stays(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stoker.core.errors import MissingExtraError, ToolError
-from stoker.deploy.tools.running import run_tool
+from stoker.deploy.tools.running import of_design, run_tool
 from stoker.deploy.tools.synthesis import YOSYS
 from stoker.deploy.tools.wasm import command_of, is_prepared, prepare
 from tests.deploy.rtl.proofs.circuits import needs_yosys
@@ -34,6 +34,14 @@ def test_a_failure_is_in_the_tools_words(tmp_path: Path) -> None:
 def test_what_cannot_be_started_is_named(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match=r"`no-such-tool` must run for placing, and cannot be started"):
         run_tool(["no-such-tool"], folder=tmp_path, limit_s=20, doing="placing")
+
+
+def test_the_design_is_named(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ToolError, match=r"^`small`: placing must take at most 1\.00 ms; allow more"),
+        of_design("small"),
+    ):
+        run_tool([sys.executable, "-c", "input()"], folder=tmp_path, limit_s=0.001, doing="placing")
 
 
 def test_one_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from stoker.cli.arguments import Parser, split_program
+from stoker.cli.arguments import Parser, as_typed, split_program
 from stoker.cli.deploy.search import add_limits, wanted_of
 from stoker.core.errors import ConfigError
 from stoker.deploy.search.report import picked_design
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
     try:
         check_clock(fpga(arguments.device), wanted_of(arguments), arguments.clock)
     except ValueError as error:
-        raise ConfigError(str(error)) from None
+        raise as_typed(error, ("rate", "latency", "clock")) from None
     try:
         arguments.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from stoker.cli.arguments import Parser, whole
+from stoker.cli.arguments import Parser, as_typed, whole
 from stoker.cli.output import print_json
 from stoker.core.errors import ConfigError
 from stoker.deploy.hardware.engines import write_model
@@ -47,10 +47,14 @@ def shape_of(arguments: argparse.Namespace) -> EngineShape:
     """The engine that was asked for.
 
     Raises:
-        ValueError: a size is none that it can have.
+        ConfigError: a size is none that it can have.
     """
     sizes = {} if arguments.lanes is None else {"lanes": arguments.lanes}
-    return EngineShape(**sizes, **dict(arguments.memory))
+    try:
+        return EngineShape(**sizes, **dict(arguments.memory))
+    except ValueError as error:
+        options = {name: f"--memory {option}" for option, name in _MEMORIES.items()}
+        raise as_typed(error, {"lanes": "--lanes", **options}) from None
 
 
 def refuse_engine_options(arguments: argparse.Namespace) -> None:
@@ -83,7 +87,7 @@ def write_on_engine(
             raise ConfigError(f"`--{name.replace('_', '-')}` is of a dataflow design; leave it out for an engine")
     try:
         found = write_model(package.graph, searched or shape_of(arguments), arguments.out, package.digest)
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         raise ConfigError(str(error)) from None
     if arguments.json:
         print_json(found)

@@ -19,6 +19,7 @@ from stoker.deploy.hardware.fitting import fit
 from stoker.deploy.rtl.engine.files import is_engine, read_engine
 from stoker.deploy.rtl.generate import read_design
 from stoker.deploy.tools.devices import FPGAS, fpga
+from stoker.deploy.tools.running import of_design
 from stoker.ui.deploy.hardware_text import render_fit
 from stoker.ui.terminal import style_for
 
@@ -47,7 +48,8 @@ def main(argv: list[str]) -> int:
     arguments = _parser().parse_args(argv)
     try:
         placed, read = (fit_engine, read_engine) if is_engine(arguments.design) else (fit, read_design)
-        found = placed(arguments.design, fpga(arguments.device), limit_s=arguments.limit, seed=arguments.seed)
+        with of_design(arguments.design):
+            found = placed(arguments.design, fpga(arguments.device), limit_s=arguments.limit, seed=arguments.seed)
         found = structs.replace(found, activity=read_activity(read(arguments.design).digest))
     except ValueError as error:
         raise ConfigError(str(error)) from None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stoker.cli.arguments import Parser, share, whole
+from stoker.cli.arguments import Parser, as_typed, share, whole
 from stoker.cli.deploy.user_functions import UserFunction, printing_aside
 from stoker.cli.output import print_json
 from stoker.core.errors import ConfigError
@@ -136,12 +136,16 @@ def _widths(arguments: argparse.Namespace) -> Widths:
         if result:
             activations[name] = int(result)
     try:
+        Widths(weights=arguments.weights, activations=arguments.activations)
+    except ValueError as error:
+        raise as_typed(error, ("weights", "activations")) from None
+    try:
         return Widths(
             weights=arguments.weights, activations=arguments.activations, weights_by_layer=weights,
             activations_by_layer=activations,
         )  # fmt: skip
     except ValueError as error:
-        raise ConfigError(str(error)) from None
+        raise ConfigError(f"`--width`: {error}") from None
 
 
 def _parser() -> Parser:

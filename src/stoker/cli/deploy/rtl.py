@@ -8,10 +8,9 @@ import re
 import sys
 from pathlib import Path
 
-from stoker.cli.arguments import Parser, whole
+from stoker.cli.arguments import Parser, as_typed, whole
 from stoker.cli.deploy.engine_options import add_engine_options, refuse_engine_options, write_on_engine
 from stoker.cli.output import print_json
-from stoker.core.errors import ConfigError
 from stoker.deploy.hardware.designing import MULTIPLIERS, chosen_foldings, design
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.ir.host_tables import on_host, tables_of
@@ -40,7 +39,8 @@ def main(argv: list[str]) -> int:
     """Writes a design; returns the exit status.
 
     Raises:
-        ConfigError: an option has a wrong value, an operation has no unit, or an engine too little room.
+        ConfigError: an option has a wrong value, an operation has no unit, an engine too little room, or the folder
+            cannot be written or holds something else.
         PackageError: the package is missing or damaged.
     """
     arguments = _parser().parse_args(argv)
@@ -65,8 +65,8 @@ def main(argv: list[str]) -> int:
             updatable=arguments.updatable, constant=tuple(constant),
             host_tables=_host_tables(package.graph, arguments, pick),
         )  # fmt: skip
-    except (ValueError, OSError) as error:
-        raise ConfigError(str(error)) from None
+    except ValueError as error:
+        raise as_typed(error, ("fold", "constant", "cycles", "multipliers")) from None
     if arguments.json:
         print_json(found)
     else:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from stoker.cli.arguments import Parser, duration, share
+from stoker.cli.arguments import Parser, as_typed, duration, share
 from stoker.cli.output import json_of, print_json, write_text
 from stoker.core.errors import ConfigError
 from stoker.deploy.hardware.activity import read_activity
@@ -23,7 +23,7 @@ from stoker.deploy.search.engines import EngineFamily
 from stoker.deploy.search.families import ConstantForms, Dataflow, SearchedPackage, StructureFamily, constant_forms
 from stoker.deploy.search.model import ResourceModel, model_of
 from stoker.deploy.search.report import report_of
-from stoker.deploy.search.searching import DesignLimits, RefusedFamily, check_clock, search
+from stoker.deploy.search.searching import DesignLimits, RefusedFamily, check_alike, check_clock, search
 from stoker.deploy.tools.devices import FPGAS, Fpga, fpga
 from stoker.records.deploy.search import SearchReport
 from stoker.ui.deploy.search_html import render_search_page
@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
             in_circuit=arguments.weights == "any", host=arguments.tables == "any",
         )  # fmt: skip
     except ValueError as error:
-        raise ConfigError(str(error)) from None
+        raise as_typed(error, ("rate", "latency", "clock")) from None
     if arguments.out:
         _save(report, arguments.out)
     if arguments.html:
@@ -106,8 +106,10 @@ def searched(
     Raises:
         ConfigError: the file holds no model of the part.
         MissingExtraError: scipy is not installed.
-        ValueError: no package can be built in any structure, or seconds are limited where no clock is known.
+        ValueError: no package can be built in any structure, inputs or outputs of two differ, or seconds are limited
+            where no clock is known.
     """
+    check_alike([(name, each.graph) for name, each in packages])
     check_clock(part, wanted, clock_mhz)
     model, engines = models_for(part, model_file)
     if clock_mhz is not None:

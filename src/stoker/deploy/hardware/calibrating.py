@@ -33,6 +33,7 @@ from stoker.deploy.search.model import (
 from stoker.deploy.search.specimens import Specimen, narrow_specimens, small_specimens, specimens
 from stoker.deploy.tools.devices import Fpga
 from stoker.deploy.tools.placing import in_cells, place
+from stoker.deploy.tools.running import of_design
 from stoker.deploy.tools.synthesis import YOSYS, synthesise, synthesise_texts
 from stoker.deploy.tools.wasm import version_of
 from stoker.records.deploy.hardware import UNPLACED
@@ -94,11 +95,12 @@ def measured(
     """
     for specimen in chosen:
         structure = lower(specimen.graph, specimen.foldings, constant=specimen.constant)
-        with tempfile.TemporaryDirectory(prefix="stoker-specimen-") as name:
-            folder = Path(name, "design")
-            write_design(structure, folder)
-            netlist, taken = synthesise(folder, part, kept_in, limit_s=limit_s)
-        placed = place(netlist, part, kept_in, limit_s=limit_s)
+        with of_design(specimen.name):
+            with tempfile.TemporaryDirectory(prefix="stoker-specimen-") as name:
+                folder = Path(name, "design")
+                write_design(structure, folder)
+                netlist, taken = synthesise(folder, part, kept_in, limit_s=limit_s)
+            placed = place(netlist, part, kept_in, limit_s=limit_s)
         taken = in_cells(taken, placed)
         clock = f", {placed.clock_mhz:.1f} MHz" if placed else ""
         say(f"{specimen.name}: {taken.luts} LUTs{clock}")

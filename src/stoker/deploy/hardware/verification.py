@@ -26,6 +26,9 @@ WAYS: Mapping[str, Stalls] = {
     "a slow reader": Stalls(seed=3, after=0.8),
 }
 """How samples are sent; the registers begin with other random bits in each."""
+SLOWER_FRAC, SLOWER_CYCLES = 0.01, 8
+"""How far a measured pace may be above the closed form: a share of it, or cycles of the whole measurement, in which the
+last sample may happen to come late."""
 PROCESSES = 2
 _BATCH = 256
 
@@ -41,6 +44,11 @@ class DescribedDesign(Protocol):
     @property
     def fifos(self) -> dict[str, int]:
         """Depths in words of those in front of joins, in the order of the design's flags."""
+        ...
+
+    @property
+    def full_speed(self) -> bool:
+        """Whether no branch holds another back, so that the pace is that of the closed form."""
         ...
 
 
@@ -112,10 +120,31 @@ def _compared(
         got = results[name][: len(wanted)]
         differing += int((got != wanted[: len(got)]).sum()) + wanted[len(got) :].size
     samples = len(next(iter(law.values())))
+    problem = problem_of(outcome, description, samples)
+    if not problem and not (WAYS[way].before or WAYS[way].after):
+        problem = slowness_of(outcome, description, samples)
     return VerifiedWay(
         way=way, samples=samples, outputs=sum(each.size for each in law.values()), differing=differing,
-        interval=outcome.interval(), latency=outcome.latency(), problem=problem_of(outcome, description, samples),
+        interval=outcome.interval(), latency=outcome.latency(), problem=problem,
     )  # fmt: skip
+
+
+def slowness_of(outcome: Outcome, description: DescribedDesign, samples: int) -> str:
+    """What is said where samples without a pause came slower than the closed form says; empty if they did not.
+
+    Args:
+        outcome: of a run without pauses.
+        description: of the design; one whose branches may hold each other back has no exact pace.
+        samples: of the run.
+    """
+    measured = max(outcome.interval(at) for at in range(len(outcome.done)))
+    allowed = max(SLOWER_FRAC * description.cycles, SLOWER_CYCLES / max(1, samples // 2))
+    if not description.full_speed or measured <= description.cycles + allowed:
+        return ""
+    return (
+        f"{measured:,.2f} cycles a sample were measured, {100 * (measured / description.cycles - 1):,.0f} % above the "
+        f"{description.cycles:,} of the closed form"
+    )
 
 
 def problem_of(outcome: Outcome, description: DescribedDesign, samples: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from stoker.deploy.rtl.constant_sums import ConstantSums, SharedSum, width
 from stoker.deploy.rtl.structure import ConstantLayer
@@ -53,46 +54,57 @@ def sums_lines(layer: ConstantLayer, name: str) -> Iterator[str]:
         ValueError: the sums have no biases.
     """
     sums, count = layer.sums, len(layer.sums.inputs)
-    kept = _kept(sums)
+    read = _bits_read(sums, layer.acc_bits)
+    made = [value for value in range(len(read)) if not count <= value < sums.given]
     yield f"// {len(sums.sums):,} additions in {sums.levels} levels."
     yield f"module {name} ("
     yield f"{_INDENT}input  logic clk,"
     yield f"{_INDENT}input  logic [{count * layer.in_bits - 1}:0] in_data,"
     yield f"{_INDENT}output logic [{len(sums.outputs) * layer.acc_bits - 1}:0] out_data"
     yield ");"
-    for value, last in enumerate(kept):
-        if last is not None and not count <= value < sums.given:
-            names = ", ".join(_at(sums, value, stage) for stage in range(sums.level(value), last + 1))
-            yield f"{_INDENT}logic {_kind(sums, value)} {names};"
+    for value in made:
+        for bits, late in groupby(range(len(read[value])), key=read[value].__getitem__):
+            names = ", ".join(_at(sums, value, sums.level(value) + each) for each in late)
+            sign = "signed " if sums.ends(value)[0] < 0 else ""
+            yield f"{_INDENT}logic {sign}[{bits - 1}:0] {names};"
     unused = [
         f"in_data[{(at + 1) * layer.in_bits - 1}:{at * layer.in_bits + bits}]"
-        for at, (low, high) in enumerate(sums.inputs)
-        for bits in (width(low, high) if kept[at] is not None else 0,)
+        for at in range(count)
+        for bits in (read[at][0] if read[at] else 0,)
         if bits < layer.in_bits
     ]
+    steps = list(_steps(sums, read))
+    if not steps:
+        unused.append("clk")
     if unused:
         yield f"{_INDENT}logic unused;"
         yield f"{_INDENT}assign unused = &{{"
         yield from (f"{_INDENT * 2}{each}," for each in unused)
         yield f"{_INDENT * 2}1'b0"
         yield f"{_INDENT}}};"
-    for at, (low, high) in enumerate(sums.inputs):
-        if kept[at] is not None:
-            yield f"{_INDENT}assign {_at(sums, at, 0)} = in_data[{at * layer.in_bits} +: {width(low, high)}];"
-    yield f"{_INDENT}always_ff @(posedge clk) begin"
-    for at, each in enumerate(sums.sums):
-        yield f"{_INDENT * 2}{_at(sums, sums.given + at, each.level)} <= {_sum(sums, each)};"
-    for value, last in enumerate(kept):
-        if not count <= value < sums.given:
-            for stage in range(sums.level(value) + 1, (last or 0) + 1):
-                yield f"{_INDENT * 2}{_at(sums, value, stage)} <= {_at(sums, value, stage - 1)};"
-    yield f"{_INDENT}end"
+    for at in range(count):
+        if read[at]:
+            yield f"{_INDENT}assign {_at(sums, at, 0)} = in_data[{at * layer.in_bits} +: {read[at][0]}];"
+    if steps:
+        yield f"{_INDENT}always_ff @(posedge clk) begin"
+        yield from (f"{_INDENT * 2}{each}" for each in steps)
+        yield f"{_INDENT}end"
     for at, each in enumerate(sums.outputs):
         if each.value is None or each.minus or each.shift:
             raise ValueError(f"`layer` must have biases, which outputs begin with; output {at} has none")
         term = _bits(sums, each.value, sums.levels, layer.acc_bits)
         yield f"{_INDENT}assign out_data[{at * layer.acc_bits} +: {layer.acc_bits}] = {term};"
     yield "endmodule"
+
+
+def _steps(sums: ConstantSums, read: Sequence[Sequence[int]]) -> Iterator[str]:
+    """What each register takes: sums, then values that wait."""
+    for at, each in enumerate(sums.sums):
+        if bits := read[sums.given + at]:
+            yield f"{_at(sums, sums.given + at, each.level)} <= {_sum(sums, each, bits[0])};"
+    for value, bits in enumerate(read):
+        for stage, wide in enumerate(bits[1:], sums.level(value) + 1):
+            yield f"{_at(sums, value, stage)} <= {_bits(sums, value, stage - 1, wide)};"
 
 
 def waiting_bits(sums: ConstantSums) -> int:
@@ -120,9 +132,36 @@ def _kept(sums: ConstantSums) -> list[int | None]:
     return found
 
 
-def _sum(sums: ConstantSums, each: SharedSum) -> str:
-    """The bits of the left value below the shift pass by the adder."""
-    stage, bits = each.level - 1, each.adder_bits
+def _bits_read(sums: ConstantSums, acc_bits: int) -> list[list[int]]:
+    """Low bits that are read of each value, by the levels that it waits; none of constants and of what nothing reads.
+
+    A sum may be narrower than what it adds: ends know nothing of numbers that are in both and cancel, and an output is
+    as wide as it can become. Bits above those that are read change nothing below, so no register has them.
+    """
+    found: list[list[int]] = [[] for _ in range(sums.given + len(sums.sums))]
+
+    def read(value: int, stage: int, bits: int) -> None:
+        if bits <= 0 or len(sums.inputs) <= value < sums.given:
+            return
+        bits, late = min(bits, width(*sums.ends(value))), stage - sums.level(value)
+        found[value] += [0] * (late + 1 - len(found[value]))
+        found[value][: late + 1] = [max(bits, each) for each in found[value][: late + 1]]
+
+    for each in sums.outputs:
+        if each.value is not None:
+            read(each.value, sums.levels, acc_bits)
+    for at, each in reversed(list(enumerate(sums.sums, sums.given))):
+        if found[at]:
+            read(each.left, each.level - 1, found[at][0])
+            read(each.right, each.level - 1, found[at][0] - each.shift)
+    return found
+
+
+def _sum(sums: ConstantSums, each: SharedSum, width_read: int) -> str:
+    """So many bits of a sum; the bits of the left value below the shift pass by the adder."""
+    stage, bits = each.level - 1, width_read - each.shift
+    if bits <= 0:
+        return _bits(sums, each.left, stage, width_read)
     added = (
         f"{_bits(sums, each.left, stage, bits, each.shift)} {'-' if each.minus else '+'} "
         f"{_bits(sums, each.right, stage, bits)}"
@@ -137,11 +176,6 @@ def _bits(sums: ConstantSums, value: int, stage: int, bits: int, shift: int = 0)
         return f"{bits}'h{(sums.constants[at] >> shift) & ((1 << bits) - 1):x}"
     name = _at(sums, value, stage)
     return f"{bits}'({name} >>> {shift})" if shift else f"{bits}'({name})"
-
-
-def _kind(sums: ConstantSums, value: int) -> str:
-    low, high = sums.ends(value)
-    return f"{'signed ' if low < 0 else ''}[{width(low, high) - 1}:0]"
 
 
 def _at(sums: ConstantSums, value: int, stage: int) -> str:

@@ -133,7 +133,7 @@ def constant_folding(name: str, work: LayerWork, results: int | None = None) -> 
         ValueError: the layer has groups, or the results of a window are not a multiple of it.
     """
     if work.groups > 1:
-        raise ValueError(f"`constant`: {name} must have one group of channels, got {work.groups}; give it a `fold`")
+        raise ValueError(f"`constant`: {name} must have one group of channels, got {work.groups}; give it a `--fold`")
     found = work.outputs if results is None else results
     if found < 1 or work.outputs % found:
         raise ValueError(f"`constant`: results of {name} must divide its {work.outputs} channels, got {found}")

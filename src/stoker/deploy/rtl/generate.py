@@ -85,6 +85,8 @@ class DesignDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Layers of the model whose tables stay on the host: their rows are inputs."""
     memories: tuple[str, ...] = ()
     """Files of memories, in order of names."""
+    full_speed: bool = True
+    """Whether FIFOs in front of joins are so deep that no branch holds another back; else ``cycles`` are the fewest."""
 
 
 def design_files(structure: Structure, source: str = "") -> dict[str, str]:
@@ -126,7 +128,7 @@ def design_files(structure: Structure, source: str = "") -> dict[str, str]:
         },
         constant=tuple(node.layer for node in structure.nodes.values() if node.constant is not None),
         updates=updates_of(structure) if structure.updatable else None, host_tables=structure.host_tables,
-        memories=tuple(sorted(texts.keys() - {*order, top})),
+        memories=tuple(sorted(texts.keys() - {*order, top})), full_speed=structure.full_speed,
     )  # fmt: skip
     return texts | {DESIGN: msgspec.json.format(msgspec.json.encode(description)).decode() + "\n"}
 
@@ -141,8 +143,8 @@ def write_design(structure: Structure, folder: Path, source: str = "") -> Design
     """Writes a design's files into a folder, in the place of a design that it held; returns its description.
 
     Raises:
-        OSError: the folder cannot be written.
-        ValueError: it has an ``engine.json`` that is none.
+        ConfigError: the folder cannot be written.
+        ValueError: it holds something that stoker did not write and that is in the way.
     """
     contents = {name: text.encode() for name, text in design_files(structure, source).items()}
     text = contents.pop(DESIGN)

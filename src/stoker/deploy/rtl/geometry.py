@@ -13,6 +13,8 @@ from stoker.deploy.ir.values import IntegerValue
 
 ON_ENGINE = "an engine runs it: `stoker deploy rtl --structure engine`"
 """What to do about an operation, or a form of one, that has no unit."""
+HANDOVER_CYCLES = 3
+"""From the last beat of a row of windows to the places of its rows, which only then are given back."""
 Windowed = op.Linear | op.Convolution | op.MaxPool | op.SumPool | op.Mean
 
 
@@ -67,16 +69,20 @@ class Windows:
         rows = self.out[0]
         return [max(0, (row + 1) * self.stride[0] - self.padding[0]) for row in range(rows - 1)] + [self.size[0]]
 
-    def ring_rows(self) -> int:
+    def ring_rows(self, row_cycles: int = HANDOVER_CYCLES) -> int:
         """Rows of a line buffer with which neither side ever waits for the other at an equal pace.
 
         While the rows of one row of windows are held, those of the next come in: within an image a stride of them, at
-        its end the first ones of the next image. One more row takes up the cycles in which rows are handed over.
+        its end the first ones of the next image. What more there is takes up the cycles in which rows are handed over.
+
+        Args:
+            row_cycles: in which a row comes in, at the unit's pace.
         """
         needs, freed = self.needs(), [0, *self.freed()]
         held = [need - gone for need, gone in zip(needs, freed, strict=False)]
         ahead = [later - need for need, later in zip(needs, [*needs[1:], self.size[0] + needs[0]], strict=True)]
-        return max(one + more for one, more in zip(held, ahead, strict=True)) + 1
+        most = max(one + more for one, more in zip(held, ahead, strict=True))
+        return most + max(1, -(-HANDOVER_CYCLES // max(1, row_cycles)))
 
 
 def windows_of(

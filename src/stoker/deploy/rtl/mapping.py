@@ -36,10 +36,13 @@ from stoker.deploy.rtl.structure import (
 
 REQUANTISER_MULTIPLIERS = 2
 """A lane's: an accumulator of more than 18 bits and a factor of 16 need two multipliers of 18 x 18."""
-_LAW_CYCLES = 5
+_LAW_CYCLES, _SHIFT_CYCLES = 5, 2
+"""Cycles of a requantiser, and those that one takes more whose shift is a number in a memory."""
 _WINDOW_CYCLES = 4
 _TURN_CYCLES = 4
 """From a word that leaves an output FIFO to the work that its place allows, and the way in and out of the FIFO."""
+SHALLOW = 32
+"""Words of a FIFO in distributed memory; a deeper one takes a cycle more (``fifo.sv``)."""
 WIDEST_TABLE = 12
 """Bits of a number whose table still is a small memory."""
 
@@ -70,7 +73,7 @@ def lower(
         )
     works = works_of(graph)
     cycles = max((work.cycles(foldings[name]) for name, work in works.items()), default=1)
-    building = _Building(graph, works, foldings, cycles, frozenset(constant), sums or {}, filled)
+    building = _Building(graph, works, foldings, cycles, frozenset(constant), sums or {}, filled, updatable)
     first = _first_lanes(graph, works, foldings)
     for port in graph.inputs:
         value = graph.value(port)
@@ -85,7 +88,10 @@ def lower(
     structure = Structure(nodes=building.nodes, inputs=ends[0], outputs=ends[1])
     if updatable:
         structure = with_banks(structure)
-    return structure.with_fifos(full_speed_depths(structure) if fifos == "full" else least_depths(structure))
+    if fifos == "full":
+        return structure.with_fifos(full_speed_depths(structure))
+    least = least_depths(structure)
+    return replace(structure.with_fifos(least), full_speed=least == full_speed_depths(structure))
 
 
 def _first_lanes(
@@ -118,6 +124,7 @@ class _Building:
     constant: Collection[str] = ()
     sums: Mapping[str, ConstantSums] = field(default_factory=dict[str, ConstantSums])
     filled: bool = True
+    updatable: bool = False
     nodes: dict[str, DesignNode] = field(default_factory=dict[str, DesignNode])
     streams: dict[str, str] = field(default_factory=dict[str, str])
     """The node that carries a value."""
@@ -190,8 +197,10 @@ class _Building:
                 f"it has {work.outputs} results of {work.windows.taps} taps x {work.windows.channels} channels"
             )
         acc_bits = accumulator(operation, graph.values, graph.constants).bits
-        parameters, factors = matrix_parameters(operation, graph, work, folding, acc_bits)
-        lanes, depth = folding.pe // parameters["BEATS"], parameters["DEPTH"]
+        parameters, factors = matrix_parameters(
+            operation, graph, work, folding, acc_bits, updatable=self.updatable
+        )  # fmt: skip
+        lanes = folding.pe // parameters["BEATS"]
         weight = graph.constants[operation.weight]
         memories = {
             "weights": weight_words(weight, work, folding, operation.weight_bits) if self.filled else EMPTY,
@@ -199,7 +208,7 @@ class _Building:
         }
         self.put(
             operation.output, "matrix_unit", (self._source(operation.source, folding.lanes),), lanes,
-            _rows(work.windows, folding.lanes, work.outputs // lanes, depth), work.cycles(folding),
+            _rows(work.windows, folding.lanes, work.outputs // lanes, parameters), work.cycles(folding),
             parameters=parameters, memories=memories | factors, layer=operation.output,
             multipliers=work.multipliers(folding) + (lanes * REQUANTISER_MULTIPLIERS if factors else 0),
         )  # fmt: skip
@@ -210,15 +219,15 @@ class _Building:
         if work.groups > 1 or (folding.lanes, folding.taps) != (windows.channels, windows.taps):
             raise ValueError(
                 f"`{operation.output}` must have one group and a folding over whole windows to have its weights in the "
-                f"circuit, got {work.groups} groups and {folding}; leave it out of `constant`"
+                f"circuit, got {work.groups} groups and {folding}; leave it out of `--constant`"
             )
         layer = constant_layer(operation, graph, self.sums.get(operation.output))
         parameters, factors = constant_parameters(operation, graph, work, folding, layer)
-        lanes, depth = folding.pe, parameters["DEPTH"]
+        lanes = folding.pe
         number = sum(node.constant is not None for node in self.nodes.values())
         self.put(
             operation.output, "constant_unit", (self._source(operation.source, windows.channels),), lanes,
-            _rows(windows, windows.channels, work.outputs // lanes, depth), work.cycles(folding),
+            _rows(windows, windows.channels, work.outputs // lanes, parameters), work.cycles(folding),
             parameters={**parameters, "LAYER": number}, memories=factors, layer=operation.output,
             multipliers=lanes * REQUANTISER_MULTIPLIERS if factors else 0, constant=layer,
         )  # fmt: skip
@@ -244,13 +253,13 @@ class _Building:
             laws, factors = _law(graph, operation, operation.requantiser, lanes, made)
         parameters: dict[str, Parameter] = {
             "LANES": lanes, "LARGEST": int(largest), "IN_W": source.bits, "IN_SIGNED": int(source.signed),
-            "OUT_W": made.bits, "ACC_W": acc_bits, **_geometry(windows, lanes), "DILATION_Y": windows.dilation[0],
-            "DILATION_X": windows.dilation[1], "PAD": source.low if largest else source.zero_point,
-            "IN_ZERO": source.zero_point, "DEPTH": depth, **laws,
+            "OUT_W": made.bits, "ACC_W": acc_bits, **_geometry(windows, lanes, visits // lanes),
+            "DILATION_Y": windows.dilation[0], "DILATION_X": windows.dilation[1],
+            "PAD": source.low if largest else source.zero_point, "IN_ZERO": source.zero_point, "DEPTH": depth, **laws,
         }  # fmt: skip
         self.put(
             operation.output, "pool_unit", (self._source(operation.source, lanes),), lanes,
-            _rows(windows, lanes, windows.channels // lanes, depth), visits // lanes, parameters=parameters,
+            _rows(windows, lanes, windows.channels // lanes, parameters), visits // lanes, parameters=parameters,
             memories=factors, layer=operation.output, multipliers=lanes * REQUANTISER_MULTIPLIERS if factors else 0,
         )  # fmt: skip
 
@@ -325,11 +334,11 @@ class _Building:
             "LANES": lanes, "IN_W": source.bits, "COUNT": count, "ROWS_OF_TABLE": len(table), "WORDS": words,
             "SUMMED": int(isinstance(operation, op.EmbeddingBag)),
             "ENTRY_W": bits, "ACC_W": acc_bits, "OUT_W": made.bits,
-            "ROWS": windows.ring_rows(), "DEPTH": depth, **laws,
+            "ROWS": _ring(windows, 1, visits // lanes), "DEPTH": depth, **laws,
         }  # fmt: skip
         self.put(
             operation.output, "lookup_unit", (self._source(operation.source, 1),), lanes,
-            _rows(windows, 1, words, depth), visits // lanes, parameters=parameters,
+            _rows(windows, 1, words, parameters), visits // lanes, parameters=parameters,
             memories={"entries": entries, **factors}, layer=operation.output,
             multipliers=lanes * REQUANTISER_MULTIPLIERS if factors else 0,
         )  # fmt: skip
@@ -370,7 +379,8 @@ def resize_steps(given: int, wanted: int) -> list[tuple[int, int]]:
 
 
 def matrix_parameters(
-    operation: op.Linear | op.Convolution, graph: IntegerGraph, work: LayerWork, folding: Folding, acc_bits: int
+    operation: op.Linear | op.Convolution, graph: IntegerGraph, work: LayerWork, folding: Folding, acc_bits: int, *,
+    updatable: bool = False,
 ) -> tuple[dict[str, int], dict[str, MemoryFile]]:  # fmt: skip
     """Parameters of the unit of a dense layer or a convolution, and the memory of its requantiser's multipliers.
 
@@ -380,21 +390,23 @@ def matrix_parameters(
         work: of the layer.
         folding: one that divides it.
         acc_bits: of its accumulators.
+        updatable: whether another model's numbers can be brought into it.
     """
     source, made = graph.values[operation.source], graph.values[operation.output]
     windows = work.windows
     beats = work.result_beats(folding)
     lanes, sum_beats = folding.pe // beats, work.sum_beats(folding)
     levels = _levels(work.multipliers(folding) // folding.pe)
-    latency = _WINDOW_CYCLES + 2 + levels + 1 + _LAW_CYCLES + _TURN_CYCLES
-    depth = beats * (-(-latency // sum_beats) + 1)
+    work_cycles = _WINDOW_CYCLES + 2 + levels + 1 + _LAW_CYCLES
+    held = work_cycles + 1 + (_SHIFT_CYCLES if updatable else 0)
+    depth = _places(work_cycles + _TURN_CYCLES, sum_beats, beats, held)
     groups = work.outputs // folding.pe if work.depthwise else work.groups
     laws, factors = _law(graph, operation, operation.requantiser, lanes, made)
     return {
         "PE": folding.pe, "LANES": folding.lanes, "TAPS": folding.taps, "OWN": int(work.depthwise),
         "IN_W": source.bits, "IN_SIGNED": int(source.signed), "WEIGHT_W": operation.weight_bits, "ACC_W": acc_bits,
-        "OUT_W": made.bits, **_geometry(windows, folding.lanes), "DILATION_Y": windows.dilation[0],
-        "DILATION_X": windows.dilation[1], "GROUPS": groups,
+        "OUT_W": made.bits, **_geometry(windows, folding.lanes, work.cycles(folding)),
+        "DILATION_Y": windows.dilation[0], "DILATION_X": windows.dilation[1], "GROUPS": groups,
         "FOLDS": 1 if work.depthwise else work.outputs // work.groups // folding.pe, "PAD": source.zero_point,
         "BEATS": beats, "DEPTH": depth, **laws,
     }, factors  # fmt: skip
@@ -442,7 +454,7 @@ def constant_parameters(
     lanes, beats, levels = folding.pe, work.outputs // folding.pe, layer.sums.levels
     latency = _WINDOW_CYCLES + levels + 1 + _LAW_CYCLES + _TURN_CYCLES
     laws, factors = _law(graph, operation, operation.requantiser, lanes, made)
-    geometry = _geometry(windows, windows.channels)
+    geometry = _geometry(windows, windows.channels, work.cycles(folding))
     del geometry["WORDS"]
     return {
         "PE": work.outputs, "LANES": windows.channels, "TAPS": windows.taps, "IN_W": source.bits,
@@ -469,23 +481,49 @@ def _law(
     return laws | {"MULTIPLIERS": flat.size // lanes}, {"factors": by_channel(flat, lanes, 16)}
 
 
-def _geometry(windows: Windows, lanes: int) -> dict[str, int]:
+def _geometry(windows: Windows, lanes: int, cycles: int) -> dict[str, int]:
+    """Parameters of a line buffer in a unit that works so many cycles on a sample."""
     return {
         "WORDS": windows.channels // lanes, "HEIGHT": windows.size[0], "WIDTH": windows.size[1],
         "KERNEL_Y": windows.kernel[0], "KERNEL_X": windows.kernel[1], "STRIDE_Y": windows.stride[0],
         "STRIDE_X": windows.stride[1], "TOP": windows.padding[0], "LEFT": windows.padding[2],
-        "OUT_Y": windows.out[0], "OUT_X": windows.out[1], "ROWS": windows.ring_rows(),
+        "OUT_Y": windows.out[0], "OUT_X": windows.out[1], "ROWS": _ring(windows, lanes, cycles),
     }  # fmt: skip
 
 
-def _rows(windows: Windows, lanes: int, words_of_result: int, depth: int) -> RowFlow:
+def _ring(windows: Windows, lanes: int, cycles: int) -> int:
+    """Rows of a line buffer; one comes in no faster than its words do, nor than the unit works."""
+    words = windows.size[1] * windows.channels // lanes
+    return windows.ring_rows(max(words, cycles // (windows.images * windows.size[0])))
+
+
+def _places(latency: int, sum_beats: int, beats: int, held: int) -> int:
+    """Words of an output FIFO with which work never waits for a place.
+
+    A beat of a sum is begun where all its words have a place, while those of the sums before are on their way: of the
+    last ones some have left, one in each cycle.
+
+    Args:
+        latency: cycles from a sum's last beat to the work that the place of its first word allows, and some more.
+        sum_beats: cycles of a sum.
+        beats: words in which its results leave, not more than those.
+        held: cycles from a sum's last beat until its first word leaves.
+    """
+
+    def needed(cycles: int) -> int:
+        last = cycles + beats - 1
+        return beats + sum(min(beats, last - at) for at in range(0, last, sum_beats))
+
+    least = max(beats * (-(-latency // sum_beats) + 1), needed(held))
+    return least if least <= SHALLOW else max(least, needed(held + 1))
+
+
+def _rows(windows: Windows, lanes: int, words_of_result: int, parameters: Mapping[str, Parameter]) -> RowFlow:
+    """How a unit with these parameters passes words on."""
     return RowFlow(
-        windows,
-        windows.size[1] * windows.channels // lanes,
-        windows.out[1] * words_of_result,
-        windows.ring_rows(),
-        depth,
-    )
+        windows, windows.size[1] * windows.channels // lanes, windows.out[1] * words_of_result,
+        int(parameters["ROWS"]), int(parameters["DEPTH"]),
+    )  # fmt: skip
 
 
 def _levels(count: int) -> int:

@@ -134,6 +134,7 @@ class Structure:
         outputs: ends where results leave.
         updatable: whether memories have two banks, one of which takes another model's numbers.
         host_tables: values of the model that the host makes, and that are inputs here.
+        full_speed: whether FIFOs in front of joins are so deep that no branch holds another back.
     """
 
     nodes: Mapping[str, DesignNode]
@@ -141,6 +142,7 @@ class Structure:
     outputs: tuple[End, ...]
     updatable: bool = False
     host_tables: tuple[str, ...] = ()
+    full_speed: bool = True
 
     def stream(self, end: End) -> WordStream:
         """The words of an end."""

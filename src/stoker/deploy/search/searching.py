@@ -6,11 +6,14 @@ found by halving, and so is the one that misses the limits least where nothing k
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from stoker.core import pareto
+from stoker.deploy.ir.graph import IntegerGraph
+from stoker.deploy.ir.values import ModelPort
 from stoker.deploy.search.families import SolvedDesign, StructureFamily
 from stoker.deploy.search.model import KINDS
 from stoker.deploy.search.solving import first_in_order, nearly_least, share_of, shares
@@ -134,6 +137,30 @@ class SearchOutcome:
     nearest: FoundDesign
     front: Sequence[FoundDesign]
     families: Sequence[FamilyOutcome]
+
+
+def check_alike(packages: Sequence[tuple[str, IntegerGraph]]) -> None:
+    """Raises for packages that are not of one model: those of one take and give the same.
+
+    Args:
+        packages: with their names.
+
+    Raises:
+        ValueError: an input or an output of one has another name, kind or shape than the first package's.
+    """
+    first, whole = packages[0]
+    for name, graph in packages[1:]:
+        for kind, ours, theirs in (("inputs", whole.inputs, graph.inputs), ("outputs", whole.outputs, graph.outputs)):
+            for one, other in itertools.zip_longest(map(_said, ours), map(_said, theirs), fillvalue="none"):
+                if one != other:
+                    raise ValueError(
+                        f"`PACKAGE` must be packages of one model, with the same {kind}, got {one} in {first} and "
+                        f"{other} in {name}; search them one after the other"
+                    )
+
+
+def _said(port: ModelPort) -> str:
+    return f"`{port.name}` {port.dtype}{list(port.shape)}"
 
 
 def check_clock(part: Fpga, wanted: DesignLimits, clock_mhz: float | None) -> None:

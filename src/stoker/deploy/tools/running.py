@@ -23,7 +23,7 @@ _SHOWN_S = 2.0
 _EACH_S = 1.0
 _FAMILY = "stoker-deploy-"
 _own = threading.local()
-"""Has, in a thread of :func:`tools_at_once`, the event that its tools are no longer wanted."""
+"""What a thread of :func:`tools_at_once` has: the event that its tools are no longer wanted."""
 
 
 def run_tool(
@@ -82,6 +82,22 @@ def tools_at_once(count: int) -> Generator[ThreadPoolExecutor]:
             unwanted.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+@contextlib.contextmanager
+def of_design(name: object) -> Generator[None]:
+    """Names a design in what a tool's failure within the block says.
+
+    Args:
+        name: of it: its folder, or what it is called.
+
+    Raises:
+        ToolError: as the block did.
+    """
+    try:
+        yield
+    except ToolError as error:
+        raise ToolError(f"`{name}`: {error.args[0]}", **error.fields) from error
 
 
 def _wait(process: subprocess.Popen[str], begun: float, limit_s: float, doing: str) -> str:

@@ -10,6 +10,7 @@ from stoker.records.deploy.hardware import (
     DesignActivity,
     DesignSummary,
     FittedDesign,
+    UpdatedWay,
     VerifiedDesign,
     VerifiedNetlist,
     VerifiedUpdates,
@@ -63,11 +64,14 @@ def _tables(found: DesignSummary, style: Style) -> list[str]:
 def render_verification(found: VerifiedDesign, style: Style | None = None) -> str:
     """What the simulator gave against the law, as a page of text."""
     style = style or Style()
-    verdict = "every output is the law's" if found.equal else "outputs are NOT the law's"
-    facts = [("verdict", verdict), ("pace", f"{found.cycles:,} cycles a sample by closed form; measured below")]
     ways = [*found.ways, *(found.updates.ways if found.updates is not None else ())]
     if (cells := found.netlist) is not None:
         ways += [*cells.ways, *(way for unit in cells.units for way in unit.ways)]
+    verdict = "every output is the law's"
+    if not found.equal:
+        differ = any(each.differing or (isinstance(each, UpdatedWay) and each.mixed) for each in ways)
+        verdict = "outputs are NOT the law's" if differ else f"{verdict}, but the design does NOT do what it must"
+    facts = [("verdict", verdict), ("pace", f"{found.cycles:,} cycles a sample by closed form; measured below")]
     facts += [("problem", f"{each.way}: {each.problem}") for each in ways if each.problem]
     blocks = [titled("Simulated by Verilator", _ways(found.ways, style), style)]
     if found.updates is not None:

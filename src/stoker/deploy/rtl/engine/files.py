@@ -61,6 +61,11 @@ class EngineDescription(msgspec.Struct, frozen=True, kw_only=True):
         """Those in front of joins: none."""
         return {}
 
+    @property
+    def full_speed(self) -> bool:
+        """Whether nothing holds a sample back: no branches meet."""
+        return True
+
 
 def netlist(shape: EngineShape) -> dict[str, str]:
     """The texts of the netlist by file name, in an order in which each comes after those that it uses."""
@@ -89,8 +94,8 @@ def write_engine(graph: IntegerGraph, image: ModelImage, folder: Path, source: s
         source: digest of the package.
 
     Raises:
-        OSError: the folder cannot be written.
-        ValueError: it has a ``design.json`` that is none.
+        ConfigError: the folder cannot be written.
+        ValueError: it holds something that stoker did not write and that is in the way.
     """
     shape, texts = image.shape, netlist(image.shape)
     # The program: registers and words, both of 32 bits, little end first.
