@@ -40,7 +40,7 @@ class PlayedModel:
         self.asked: deque[int] = deque()
         """Sockets of engines that the service has asked for."""
 
-    def start(self, sock: socket.socket, behind: bool) -> None:
+    def start(self, sock: socket.socket, behind: bool, known: bytes) -> None:
         self._forks = PolledChannel(sock.dup(), FRAMING, blocking=False)
         self._forks.send(EngineMessage.LOADED)
 

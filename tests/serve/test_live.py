@@ -613,3 +613,38 @@ class TestSources:
         late = [headers for status, headers, _ in found if status == 503]
         assert all(int(headers["retry-after"]) >= 1 for headers in late)
         assert service.ended() == 0
+
+
+class TestSources:
+    def test_a_version_that_is_started_again_is_what_it_was(self, tmp_path: Path) -> None:
+        code = tmp_path / "code.py"
+        text = (
+            "import torch\n\nclass Times(torch.nn.Module):\n    def forward(self, x):\n        return {}.0 * x\n\n"
+            "def scaling():\n    return Times(), (torch.zeros(2, 4),)\n"
+        )
+        code.write_text(text.format(2))
+        service = Service(tmp_path, [f"scaling={code}:scaling"], "--engines", "1")
+        assert service.infer(SAMPLE)[1]["outputs"][0]["data"] == (SAMPLE * 2).reshape(-1).tolist()
+        code.write_text(text.format(3))
+        os.kill(service.processes()[0], signal.SIGKILL)
+
+        def refused() -> str | None:
+            """Why; what the engine still answers is what it always was."""
+            status, answer = service.infer(SAMPLE)
+            assert status == 503 or answer["outputs"][0]["data"] == (SAMPLE * 2).reshape(-1).tolist()
+            return answer["error"] if status == 503 else None
+
+        reason = await_that("it is refused", refused)
+        assert "`scaling` version 1: its source" in reason
+        assert "has changed since it was loaded" in reason
+        code.write_text(text.format(2))
+        await_that("what it was is there again", lambda: service.infer(SAMPLE)[0] == 200)
+        code.unlink()
+        os.kill(service.processes()[0], signal.SIGKILL)
+        assert "is gone" in await_that("it is refused", refused)
+        assert service.log.read_text().count("is gone") == 1
+        code.write_text(text.format(5))
+        assert service.swap(source=f"{code}:scaling", hold_s=0.0)[1]["changed"]
+        assert service.infer(SAMPLE)[1]["outputs"][0]["data"] == (SAMPLE * 5).reshape(-1).tolist()
+        assert "Traceback" not in service.log.read_text()
+        assert service.ended() == 0

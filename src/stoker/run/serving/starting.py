@@ -105,8 +105,11 @@ class Starter:
         return version
 
     def _version(self, form: ModelForm, label: str, settings: VersionSettings) -> SourcedVersion:
-        start = functools.partial(self._template.start, form)
-        return SourcedVersion(label, start, settings, self._policy, self._figures, self._say, behind=self._serves)
+        subject = f"`{self._name}` version {label}" if label != self._name else f"`{self._name}` on {form.engine}"
+        return SourcedVersion(
+            label, functools.partial(self._template.start, form), settings, self._policy, self._figures, self._say,
+            behind=self._serves, subject=subject,
+        )  # fmt: skip
 
     def _policy(self, costs: Costs, engines: int) -> ServingQueue:
         return ServingQueue(self._plan.rules, CostCurve(tuple(costs)), engines)

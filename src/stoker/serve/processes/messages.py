@@ -22,7 +22,7 @@ class EngineMessage(enum.IntEnum):
     """What a message is for."""
 
     LOADED = 1
-    """The model is loaded: engines can be forked."""
+    """The model is loaded: engines can be forked. What it was loaded from, for a process that loads it again."""
     FAILED = 2
     """It cannot be loaded, or an engine cannot be made of it: :class:`Failure`."""
     FORK = 3
@@ -43,6 +43,8 @@ class EngineMessage(enum.IntEnum):
     """It is forked, or cannot be: then its socket is closed."""
     BORN = 11
     """The process for a model has begun: its own pidfd."""
+    CHANGED = 12
+    """What the model was loaded from is not there any more, or is something else: :class:`Failure`."""
 
 
 FRAMING = Framing("<HBBII", _MAGIC, _PROTOCOL, EngineMessage, _MAX_BYTES)
