@@ -615,7 +615,7 @@ class TestSources:
         assert service.ended() == 0
 
 
-class TestSources:
+class TestChangedSources:
     def test_a_version_that_is_started_again_is_what_it_was(self, tmp_path: Path) -> None:
         code = tmp_path / "code.py"
         text = (

@@ -260,7 +260,7 @@ class ServingError(StokerError):
     code = "STOKER1801"
 
 
-class SourceChangedError(StokerError):
+class ModelChangedError(StokerError):
     """A version of a model cannot be loaded again: its files are gone, or are not those that it was loaded from."""
 
     code = "STOKER1802"

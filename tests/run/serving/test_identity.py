@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.core.errors import ServingError, SourceChangedError
+from stoker.core.errors import ModelChangedError, ServingError
 from stoker.run.serving.identity import changed, identity_of
 from stoker.run.serving.loading import load_known
 from stoker.run.serving.sources import ModelForm, forms_of
@@ -62,7 +62,7 @@ def test_what_is_gone_is_said_to_be(tmp_path: Path) -> None:
     assert changed(found, known) == f"its source `{found.text}` is gone; `stoker serve swap` takes another one"
     with pytest.raises(ServingError, match="is gone"):
         identity_of(found)
-    with pytest.raises(SourceChangedError, match="is gone"):
+    with pytest.raises(ModelChangedError, match="is gone"):
         load_known(found, msgspec.json.encode(known))
 
 
@@ -71,7 +71,7 @@ def test_an_engine_that_reads_its_file_again_refuses_another_model(tmp_path: Pat
     model, known = load_known(form(path), b"")
     model.engine()
     scaling_model(path, 3.0)
-    with pytest.raises(SourceChangedError, match="has changed since it was loaded"):
+    with pytest.raises(ModelChangedError, match="has changed since it was loaded"):
         model.engine()
-    with pytest.raises(SourceChangedError, match="has changed since it was loaded"):
+    with pytest.raises(ModelChangedError, match="has changed since it was loaded"):
         load_known(form(path), known)

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from stoker.core.code.definitions import load_function
-from stoker.core.errors import ServingError, SourceChangedError
+from stoker.core.errors import ModelChangedError, ServingError
 from stoker.core.processes.background import in_background
 from stoker.core.processes.parents import die_with, set_name
 from stoker.run.serving.identity import SourceIdentity, changed, identity_of
@@ -68,17 +68,17 @@ def load_known(form: ModelForm, known: bytes) -> tuple[Model, bytes]:
         known: what it was loaded from before; empty for the first time.
 
     Raises:
-        SourceChangedError: it is not what it was.
+        ModelChangedError: it is not what it was.
     """
     if known:
         was = msgspec.json.decode(known, type=SourceIdentity)
         if why := changed(form, was):
-            raise SourceChangedError(why)
+            raise ModelChangedError(why)
     else:
         was = identity_of(form)
     model = load(form)
     if why := changed(form, was):
-        raise SourceChangedError(why) if known else ServingError(why)
+        raise ModelChangedError(why) if known else ServingError(why)
     if form.engine == "onnx" and Path(form.path).is_file():
         model = _ReadAgain(model, form, was)
     return model, msgspec.json.encode(was)
@@ -102,7 +102,7 @@ class _ReadAgain:
 
     def _check(self) -> None:
         if why := changed(self._form, self._known):
-            raise SourceChangedError(why)
+            raise ModelChangedError(why)
 
 
 def load(form: ModelForm) -> Model:

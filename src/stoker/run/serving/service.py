@@ -211,6 +211,7 @@ class _Service:
             p50_s=_known(found.p50_s), p99_s=_known(found.p99_s), batch=_known(found.batch),
             waiting=sum(version.policy.num_waiting for version in versions),
             engines=sum(version.pool.num_ready for version in versions), retries=found.retries,
+            latencies=found.latencies,
         )  # fmt: skip
         if found.outcomes:  # an idle service does not fill a disk
             self._record(event)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from stoker.core.errors import SourceChangedError, StokerError
+from stoker.core.errors import ModelChangedError, StokerError
 from stoker.core.processes.background import in_background
 from stoker.core.slots.ring import Mapping
 from stoker.serve.engine import Model, ModelEngine, TensorSpec
@@ -165,7 +165,7 @@ def told(error: BaseException) -> str:
 
 def failed_by(error: BaseException) -> EngineMessage:
     """The message for what a model, or an engine of it, is not made by."""
-    return EngineMessage.CHANGED if isinstance(error, SourceChangedError) else EngineMessage.FAILED
+    return EngineMessage.CHANGED if isinstance(error, ModelChangedError) else EngineMessage.FAILED
 
 
 def _is_users(file: str) -> bool:
