@@ -9,6 +9,8 @@ import random
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -26,8 +28,10 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from stoker.cli.main import main
+from stoker.records.events import RunEnded
+from stoker.records.runlog import read_run
 from stoker.wire.secrets import create_secret
-from tests.serve.service import Service, is_there, json_request, scaling_model
+from tests.serve.service import ENVIRON, Service, is_there, json_request, scaling_model
 from tests.waiting import await_that
 
 pytestmark = pytest.mark.integration
@@ -648,3 +652,70 @@ class TestChangedSources:
         assert service.infer(SAMPLE)[1]["outputs"][0]["data"] == (SAMPLE * 5).reshape(-1).tolist()
         assert "Traceback" not in service.log.read_text()
         assert service.ended() == 0
+
+
+class TestStoppedChanges:
+    def swapping(self, tmp_path: Path, service: Service) -> subprocess.Popen[str]:
+        """The command, while the new version loads for a minute."""
+        code = tmp_path / "slow.py"
+        code.write_text("import time\n\ndef scaling():\n    open('loads', 'w').close()\n    time.sleep(60)\n")
+        command = [sys.executable, "-m", "stoker", "serve", "swap", "scaling", f"{code}:scaling"]
+        command += ["--url", f"http://127.0.0.1:{service.port}"]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRON, cwd=tmp_path
+        )
+        await_that("it loads", (tmp_path / "loads").exists, 60.0)
+        return process
+
+    def test_ctrl_c_stops_it(self, own: Service, tmp_path: Path) -> None:
+        process = self.swapping(tmp_path, own)
+        process.send_signal(signal.SIGINT)
+        assert "the change is stopped: `scaling` goes on" in process.communicate(timeout=30)[0]
+        assert process.returncode == 130
+        newer = scaling_model(tmp_path / "newer.onnx", 3.0)
+        await_that("another change may begin", lambda: own.swap(source=str(newer), hold_s=0.0)[0] == 200)
+        assert "the change is stopped, as its caller has left; version 1 answers" in own.log.read_text()
+
+    def test_the_end_of_the_service_stops_it(self, own: Service, tmp_path: Path) -> None:
+        process = self.swapping(tmp_path, own)
+        began_s = time.monotonic()
+        assert own.ended() == 0
+        assert time.monotonic() - began_s < 20.0
+        told = process.communicate(timeout=30)[0]
+        assert process.returncode == 2
+        assert "was stopped, as the service ends; version 1 answers as before" in told
+        assert "Traceback" not in own.log.read_text()
+        assert "version 2" not in own.log.read_text()
+
+    def test_a_second_service_in_a_folder_keeps_the_records_of_the_first(self, own: Service, tmp_path: Path) -> None:
+        models = [f"scaling={tmp_path / 'scaling.onnx'}"]
+        with pytest.raises(AssertionError, match="no running service uses"):
+            Service(tmp_path, models)
+        assert own.infer(SAMPLE)[0] == 200
+        assert own.ended() == 0
+        second = Service(tmp_path, models)
+        assert second.infer(SAMPLE)[0] == 200
+        assert second.ended() == 0
+        assert "records of an earlier run in" in second.log.read_text()
+        assert f"-{second.process.pid}-" in read_run(second.run).header.run_id
+        assert isinstance(read_run(second.run).events[-1], RunEnded)
+        assert len(list(second.run.glob("earlier-*"))) == 2
+        assert not second.run.with_name("run-2").exists()
+
+
+def test_a_model_that_mixes_its_batch_is_asked_one_request_at_a_time(tmp_path: Path) -> None:
+    code = tmp_path / "code.py"
+    code.write_text(
+        "import torch\n\nclass Mixes(torch.nn.Module):\n    def forward(self, x):\n        return x - x.mean(0)\n\n"
+        "def scaling():\n    return Mixes(), (torch.zeros(2, 4),)\n"
+    )
+    service = Service(tmp_path, [f"scaling={code}:scaling"], "--engines", "1", "--slo", "30s")
+    expected = (SAMPLE - SAMPLE.mean(0)).reshape(-1).tolist()
+    with ThreadPoolExecutor(16) as pool:
+        values = [SAMPLE, np.ones((1, 4), np.float32)] * 40
+        answers = list(pool.map(service.infer, values))
+    assert [answer["outputs"][0]["data"] for _, answer in answers] == [expected, [0.0] * 4] * 40
+    text = service.log.read_text()
+    assert "depends on the other samples of its batch; requests run one at a time" in text
+    assert "(--slo 30.0 s; SIGTERM or Ctrl-C drains)" in text
+    assert service.ended() == 0

@@ -100,8 +100,12 @@ class Starter:
         self._say(
             f"`{self._name}` version {label}: {form.text} on {form.engine}, {settings.pool.engines} engines of "
             f"{form.threads} threads, {format_seconds(ready.costs[0][1])} for one sample, "
-            f"at best {rate:,.0f} samples/s in batches of {batch}"
+            f"at best {rate:,.0f} samples/s" + ("" if ready.interface.alone else f" in batches of {batch}")
         )
+        if alone := ready.interface.alone:
+            self._say(f"`{self._name}` version {label}: {alone}; requests run one at a time")
+        if warning := broken_promise(ready.costs, self._plan.rules):
+            self._say(f"`{self._name}`: {warning}")
         return version
 
     def _version(self, form: ModelForm, label: str, settings: VersionSettings) -> SourcedVersion:
@@ -135,6 +139,17 @@ class Starter:
         found.sort(key=lambda each: -each[0])
         self._say(f"`{self._name}`: {found[0][1].engine}, which computes the most samples a second")
         return found[0][1]
+
+
+def broken_promise(costs: Costs, rules: ServingRules) -> str:
+    """Why nearly no request will be answered in time, in words; empty where that is not so."""
+    one_s = CostCurve(tuple(costs)).seconds(1)
+    if one_s <= rules.margin_frac * rules.slo_s:
+        return ""
+    return (
+        f"one sample takes {format_seconds(one_s)}, --slo is {format_seconds(rules.slo_s)}: nearly every request will "
+        "be refused"
+    )
 
 
 def capacity(costs: Costs, rules: ServingRules, engines: int) -> tuple[float, int]:

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from stoker.core.errors import ConfigError, ServingError
 from stoker.serve.http.door import OpenModel
-from stoker.serve.models.served_model import ServedModel, SwapPlan
+from stoker.serve.models.served_model import ServedModel, SwapOutcome, SwapPlan
 from stoker.serve.protocol import answers
 from stoker.serve.refusals import RequestRefused
 from stoker.wire.control import CONTROL_HEADER, NONCE_HEADER, ControlChallenges
@@ -127,11 +127,12 @@ class Rest:
             plan = msgspec.json.decode(body, type=SwapPlan)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             return _error(400, f"`body` must be the plan of a change: {error}")
+        if self.is_draining:
+            return _error(503, "the service ends")
         try:
-            # A caller that goes away does not leave a change half made.
-            outcome = await asyncio.shield(asyncio.ensure_future(found.model.swap(plan)))
+            outcome = await _while_asked(request, found.model, plan)
         except ServingError as error:
-            return _error(409, str(error.args[0]))
+            return _error(503 if self.is_draining else 409, str(error.args[0]))
         return _json(msgspec.to_builtins(outcome))
 
     def _found(self, request: Request) -> OpenModel | Response:
@@ -144,6 +145,19 @@ class Rest:
         except RequestRefused as refusal:
             return _error(refusal.status, str(refusal))
         return opened
+
+
+async def _while_asked(request: Request, model: ServedModel, plan: SwapPlan) -> SwapOutcome:
+    """What became of a change; one whose caller goes away is stopped, and none is left half made."""
+    change = asyncio.ensure_future(model.swap(plan))
+    gone = asyncio.ensure_future(request.receive())  # the body has been read: what comes now is the end
+    try:
+        await asyncio.wait({change, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not change.done():
+            model.stop_change("its caller has left")
+        return await asyncio.shield(change)
+    finally:
+        gone.cancel()
 
 
 def status_of(opened: OpenModel) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
 import sysconfig
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from stoker.core.errors import ModelChangedError, StokerError
 from stoker.core.processes.background import in_background
 from stoker.core.slots.ring import Mapping
-from stoker.serve.engine import Model, ModelEngine, TensorSpec
+from stoker.serve.engine import Interface, Model, ModelEngine, TensorSpec
 from stoker.serve.processes.messages import (
     FRAMING,
     BatchDone,
@@ -29,6 +30,7 @@ from stoker.serve.processes.messages import (
     warm,
 )
 from stoker.serve.processes.places import array_at, placed
+from stoker.serve.processes.probing import PROBE_RUNS, mixed
 from stoker.wire.polled import PolledChannel
 
 _REPEATS = 3
@@ -61,18 +63,25 @@ class EngineProcess:
         """Makes the engine, measures it, and computes what comes."""
         try:
             behind = self._birth.behind and model.in_any_thread
-            engine, costs = in_background(lambda: self._warm(model)) if behind else self._warm(model)
+            engine, interface, costs = in_background(lambda: self._warm(model)) if behind else self._warm(model)
         except Exception as error:  # the user's model: the service says what it is
             self._channel.send(failed_by(error), pack(Failure(told(error))))
             return
-        self._channel.send(EngineMessage.READY, warm(engine.interface, costs))
+        self._channel.send(EngineMessage.READY, warm(interface, costs))
         while (frames := self._channel.receive()) is not None:
             for frame in frames:
                 self._compute(engine, unpack(frame.body, BatchRun))
 
-    def _warm(self, model: Model) -> tuple[ModelEngine, list[tuple[int, float]]]:
-        engine = model.engine()
-        return engine, measure(engine, self._birth.max_batch, self._birth.budget_s)
+    def _warm(self, model: Model) -> tuple[ModelEngine, Interface, list[tuple[int, float]]]:
+        engine, birth = model.engine(), self._birth
+        costs = measure(engine, birth.max_batch, birth.budget_s)
+        interface = engine.interface
+        # The first engine of a version says for all; a model that takes seconds is not asked.
+        is_asked = birth.budget_s > 0.0 and interface.is_batched and PROBE_RUNS * costs[0][1] <= birth.budget_s
+        if is_asked and (why := mixed(engine)):
+            interface = dataclasses.replace(interface, alone=why)
+            costs = costs[:1]
+        return engine, interface, costs
 
     def _compute(self, engine: ModelEngine, run: BatchRun) -> None:
         memory = self._memory.get(run.slot)

@@ -107,6 +107,7 @@ class Warm(msgspec.Struct, array_like=True):
     parameters: dict[str, str | int | float | bool]
     costs: list[tuple[int, float]]
     """Samples and seconds."""
+    alone: str = ""
 
 
 class EngineReady(NamedTuple):
@@ -123,7 +124,8 @@ def warm(interface: Interface, costs: list[tuple[int, float]]) -> bytes:
         return [_Spec(each.name, each.dtype.str, each.shape, each.values) for each in given]
 
     parameters: Mapping[str, Any] = interface.parameters
-    return pack(Warm(specs(interface.inputs), specs(interface.outputs), interface.platform, dict(parameters), costs))
+    inputs, outputs = specs(interface.inputs), specs(interface.outputs)
+    return pack(Warm(inputs, outputs, interface.platform, dict(parameters), costs, interface.alone))
 
 
 def ready_of(body: bytes) -> EngineReady:
@@ -136,7 +138,7 @@ def ready_of(body: bytes) -> EngineReady:
         except (TypeError, ValueError) as error:
             raise WireError(f"`READY` must name types of NumPy and ranges of them: {error}") from None
 
-    interface = Interface(specs(found.inputs), specs(found.outputs), found.platform, found.parameters)
+    interface = Interface(specs(found.inputs), specs(found.outputs), found.platform, found.parameters, found.alone)
     return EngineReady(interface, tuple(found.costs))
 
 

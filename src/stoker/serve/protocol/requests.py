@@ -323,7 +323,7 @@ def _nested(raw: bytes, spec: TensorSpec) -> npt.NDArray[np.generic]:
 
 
 def _samples(tensors: list[_Tensor], interface: Interface, max_samples: int) -> int:
-    if not interface.is_batched:
+    if not interface.is_batched and not interface.alone:
         return 1
     samples = tensors[0].shape[0]
     for each in tensors:

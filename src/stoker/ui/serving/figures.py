@@ -90,7 +90,7 @@ def _answers(window: ServedWindow) -> int:
 
 
 def _p50_s(windows: Sequence[ServedWindow]) -> float | None:
-    """The median of all answers, or where their times are not known that of the seconds' medians, weighted by answers."""
+    """The median of all answers; where their times are not known that of the seconds' medians, weighted by answers."""
     if (found := _quantile_s(windows, 0.5)) is not None:
         return found
     return _weighted_s([(each.p50_s, _answers(each)) for each in windows if each.p50_s is not None], 0.5)
