@@ -114,6 +114,19 @@ def some_answers(clients: Clients, more: int = 20) -> None:
 
 
 class TestProtocol:
+    def test_every_error_is_json_as_clients_of_the_protocol_expect(self, service: Service) -> None:
+        for method, path, status in (
+            ("GET", "/v2/models/scaling/config", 404), ("GET", "/v2/models/stats", 404), ("GET", "/nothing", 404),
+            ("POST", "/v2/repository/index", 404), ("DELETE", "/v2", 405), ("GET", "/v2/models/scaling/infer", 405),
+        ):  # fmt: skip
+            told = service.ask(method, path)
+            assert told[0] == status
+            assert "must be" in msgspec.json.decode(told[2])["error"]
+        client = triton.InferenceServerClient(f"127.0.0.1:{service.port}")
+        with pytest.raises(triton.InferenceServerException, match="must be one that this service has"):
+            client.get_model_config("scaling")
+        client.close()
+
     def test_tritons_client_in_json_and_binary(self, service: Service) -> None:
         client = triton.InferenceServerClient(f"127.0.0.1:{service.port}")
         assert client.is_server_live()

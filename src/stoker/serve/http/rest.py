@@ -61,7 +61,8 @@ class Rest:
             (SWAP_PATH, self._swap, "POST"),
         ]
         self.application = Starlette(
-            routes=[Route(path, endpoint, methods=[method]) for path, endpoint, method in routes]
+            routes=[Route(path, endpoint, methods=[method]) for path, endpoint, method in routes],
+            exception_handlers={404: _unknown, 405: _wrong_method},
         )
 
     async def _server(self, _: Request) -> Response:
@@ -184,6 +185,15 @@ def status_of(opened: OpenModel) -> dict[str, object]:
 
 def _is_ready(model: ServedModel) -> bool:
     return model.is_ready and model.current.pool.num_ready > 0
+
+
+async def _unknown(request: Request, _: Exception) -> Response:
+    """Clients of the protocol read each answer as JSON."""
+    return _error(404, f"`path` must be one that this service has, got {request.url.path[:200]}")
+
+
+async def _wrong_method(request: Request, _: Exception) -> Response:
+    return _error(405, f"`method` must be another one for {request.url.path[:200]}, got {request.method[:20]}")
 
 
 def _json(content: object, status: int = 200) -> Response:
