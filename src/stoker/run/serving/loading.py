@@ -75,7 +75,11 @@ def load_known(form: ModelForm, known: bytes) -> tuple[Model, bytes]:
         if why := changed(form, was):
             raise ModelChangedError(why)
     else:
-        was = identity_of(form)
+        try:
+            was = identity_of(form)
+        except ServingError:
+            load(form)  # says what is wrong with it in more detail
+            raise
     model = load(form)
     if why := changed(form, was):
         raise ModelChangedError(why) if known else ServingError(why)

@@ -131,7 +131,7 @@ class Starter:
                 costs = ", ".join(f"{samples}: {format_seconds(seconds)}" for samples, seconds in ready.costs)
                 self._say(f"`{self._name}` on {form.engine}: {rate:,.0f} samples/s in batches of {batch} ({costs})")
             except ServingError as error:
-                self._say(f"`{self._name}` on {form.engine}: {error.args[0]}")
+                self._say(str(error.args[0]))
             finally:
                 await version.close()
         if not found:

@@ -173,6 +173,7 @@ def status_of(opened: OpenModel) -> dict[str, object]:
                 "waiting": each.policy.num_waiting,
                 "pending": each.num_pending,
                 "costs": each.costs,
+                "trouble": each.pool.trouble,
             }
             for each in model.versions
         },
