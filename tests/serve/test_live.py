@@ -683,7 +683,7 @@ class TestStoppedChanges:
     def test_ctrl_c_stops_it(self, own: Service, tmp_path: Path) -> None:
         process = self.swapping(tmp_path, own)
         process.send_signal(signal.SIGINT)
-        assert "the change is stopped: `scaling` goes on" in process.communicate(timeout=30)[0]
+        assert "the change is stopped: `scaling` keeps the version" in process.communicate(timeout=30)[0]
         assert process.returncode == 130
         newer = scaling_model(tmp_path / "newer.onnx", 3.0)
         await_that("another change may begin", lambda: own.swap(source=str(newer), hold_s=0.0)[0] == 200)

@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
         outcome = change_version(arguments.url, arguments.model, plan, token)
     except KeyboardInterrupt:
         # The connection is closed by now, which stops the change.
-        say(f"the change is stopped: `{arguments.model}` goes on with the version that answered before")
+        say(f"the change is stopped: `{arguments.model}` keeps the version that answered before")
         raise
     changed = bool(outcome["changed"])
     print(f"version {outcome['version']} answers" + (": " if changed else ", as before: ") + str(outcome["reason"]))

@@ -300,7 +300,7 @@ def _shown(address: tuple[object, ...]) -> str:
 def _header(plan: ServicePlan) -> RunHeader:
     facts, now_s = host.read_host(), time.time()
     return RunHeader(
-        run_id=f"serve-{os.getpid()}-{now_s:.0f}",  # another one in the same folder has records of its own
+        run_id=f"serve-{os.getpid()}-{now_s:.0f}",  # another one in the same folder has other records
         started_unix_s=now_s,
         argv=[escaped(word) for word in plan.argv],
         cwd=escaped(os.getcwd()),

@@ -11,7 +11,7 @@ PROBE_RUNS = 6
 """Samples that are run."""
 _LEAST = 1e-6
 _TOLERANCE = {"f8": 1e-3, "f4": 1e-3, "f2": 3e-2}
-"""Of the largest number: kernels for a batch add in another order than those for one sample."""
+"""Shares of the largest number: kernels for a batch add in another order than those for one sample."""
 
 
 def mixed(engine: ModelEngine) -> str:

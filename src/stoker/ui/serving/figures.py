@@ -21,9 +21,9 @@ class ServedPoint(msgspec.Struct, frozen=True, kw_only=True):
     answers_per_s: float
     shed_per_s: float
     p50_s: float | None
-    """Of its answers; None without any. In records of earlier versions the median of its seconds' own, weighted."""
+    """Median of its answers; in records of earlier versions that of its seconds' medians, weighted."""
     p99_s: float | None
-    """Of its answers; in records of earlier versions the highest of its seconds."""
+    """99th percentile of its answers; in records of earlier versions the highest of its seconds."""
     batch: float | None
 
 
@@ -37,9 +37,9 @@ class ServedSummary(msgspec.Struct, frozen=True, kw_only=True):
     p99_s: float | None
     """The highest of any second with answers."""
     p50_s: float | None
-    """Of all answers; in records of earlier versions the median of the seconds' own, weighted by answers."""
+    """Median of all answers; in records of earlier versions the median of the seconds' own, weighted by answers."""
     all_p99_s: float | None
-    """Of all answers; None in records of earlier versions."""
+    """99th percentile of all answers; None in records of earlier versions."""
     points: list[ServedPoint]
     rows: list[ServedPoint]
     """The same in a few spans."""
