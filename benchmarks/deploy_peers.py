@@ -212,7 +212,7 @@ def _hls4ml(report: Report, options: Options) -> None:
         with tempfile.TemporaryDirectory() as name:
             CompiledEngine(graph, folder=Path(name))
         own_s = time.monotonic() - begun
-        own = outputs(graph, made.unseen)
+        own = outputs(graph, made.unseen)[0]
         spread = float(real.std())
         for told, found, took in (("hls4ml, C++", theirs, theirs_s), ("stoker, 8 bits, C++", own, own_s)):
             error = float(np.sqrt(((found - real) ** 2).mean())) / spread

@@ -77,7 +77,7 @@ def _judged(task: Task, widths: Widths) -> tuple[int, float]:
     assert task.unseen.labels is not None
     model = import_module(task.module, task.known)
     options = best_options(tried_rules(model, task.known, LoweringOptions(widths=widths)))
-    found = torch.as_tensor(outputs(lower(model.graph, model.seen, options).graph, task.unseen))
+    found = torch.as_tensor(outputs(lower(model.graph, model.seen, options).graph, task.unseen)[0])
     labels = torch.as_tensor(task.unseen.labels)
     return int((found.argmax(1) == labels).sum()), float(functional.cross_entropy(found, labels))
 

@@ -26,6 +26,27 @@ def loader():
 
 def number():
     return 3
+
+class Wide(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.towns, self.kinds, self.head = nn.Embedding(100, 8), nn.Embedding(10, 4), nn.Linear(12, 3)
+
+    def forward(self, x):
+        return self.head(torch.cat([self.towns(x[:, 0]), self.kinds(x[:, 1])], 1)), self.kinds(x[:, 1]).sum(1)
+
+def wide():
+    torch.manual_seed(0)
+    return Wide()
+
+def columns(most=10):
+    chance = torch.Generator().manual_seed(1)
+    for _ in range(4):
+        parts = [torch.randint(0, each, (32,), generator=chance) for each in (100, most)]
+        yield torch.stack(parts, 1)
+
+def too_many():
+    return columns(11)
 """
 
 
@@ -88,6 +109,34 @@ def test_widths_become_narrower_within_a_loss(command: list[str], capsys: pytest
     page = capsys.readouterr().out
     assert "Widths that save multipliers" in page
     assert "activations" in page
+
+
+def test_columns_of_several_tables_and_several_outputs(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    command[2], command[4] = "deployed_model.py:wide", "deployed_model.py:columns"
+    assert main([*command, "--json", "--weights", "6"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [(each["name"], each["flips"] is None) for each in answer["accept"]["outputs"]] == [
+        ("output_0", False),
+        ("output_1", True),
+    ]
+    assert answer["weight_bits"] == 6 * (100 * 8 + 2 * 10 * 4 + 12 * 3)  # the second table is read twice
+    graph = read_package(Path("out.pkg")).graph
+    assert graph.value(graph.inputs[0]).highs == (99, 9)
+    command[4] = "deployed_model.py:too_many"
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert "`x[:, 1]` must hold row numbers of `kinds`, which has 10 rows, 0 to 9, and sample" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("loss", [[], ["--loss", "2%"]])
+def test_names_without_widths_are_one_line(
+    command: list[str], loss: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--width", "linaer=2", *loss]) == 2
+    error = capsys.readouterr().err
+    assert "`linaer` must be a module or a result of the model, such as linear" in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(

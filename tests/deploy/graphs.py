@@ -1,19 +1,23 @@
-"""Integer graphs made by hypothesis: residual images with strides, groups and pools, odd sizes, extreme numbers."""
+"""Integer graphs made by hypothesis: residual images with strides, groups and pools, odd sizes, extreme numbers.
+
+With all operations there are products of two values, layer norms, slices, and tables by the columns of another input.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from hypothesis import strategies as st
 
-from stoker.deploy.floating.operations import FloatSoftmax
+from stoker.deploy.floating.operations import FloatNorm, FloatSoftmax
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import with_ranges
 from stoker.deploy.ir.checking import checked
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.ir.pruning import pruned
+from stoker.deploy.ir.row_numbers import UNREAD, highs_of
 from stoker.deploy.ir.values import ModelPort
 from stoker.deploy.lowering.grids import Grid
-from stoker.deploy.lowering.normalising import write_log_softmax
+from stoker.deploy.lowering.normalising import write_log_softmax, write_norm
 from stoker.deploy.lowering.writing import Writer
 
 OUTPUT = "y"
@@ -24,6 +28,8 @@ class Maker:
 
     def __init__(self, draw: st.DrawFn) -> None:
         self.draw, self.to = draw, Writer()
+        self.ports: list[ModelPort] = []
+        """Inputs other than the image."""
         self.chance = np.random.default_rng(draw(st.integers(0, 2**31)))
 
     def grid(self) -> Grid:
@@ -126,6 +132,73 @@ class Maker:
         by = op.Requantiser(multiplier=None, shift=shift, zero_point=own.zero_point, low=low, high=high)
         return self.to.write(op.Add(sources=(source, other), output=name, multipliers=factors, requantiser=by))
 
+    def product(self, source: str) -> str:
+        """Products of the pixels of a value with those of another one, or with each other."""
+        height, width, channels = self.to.values[source].shape
+        row = self.to.reshaped(source, (height * width, channels))
+        if height * width > 16:
+            cut = self.to.moved(row, (16, channels))
+            row = self.to.write(op.Slice(source=row, output=cut, axis=0, start=0, stop=16, step=1))
+        places = self.to.values[row].shape[0]
+        grid = self.grid()
+        transposed = self.draw(st.booleans())
+        other, columns = row, places
+        if not transposed:
+            turned = self.to.moved(row, (channels, places))
+            other = self.to.write(op.Permute(source=row, output=turned, order=(1, 0)))
+        name = self.to.value("product", (places, columns), grid)
+        by = self.requantiser(name, 1, 64.0 * channels, grid)
+        self.to.write(op.MatMul(sources=(row, other), output=name, transposed=transposed, requantiser=by))
+        return self.to.reshaped(name, (places, columns, 1))
+
+    def norm(self, source: str) -> str:
+        """A layer norm over channels."""
+        size, grid = self.to.values[source].shape[-1], self.grid()
+        gain, offset = self.chance.normal(1, 0.5, size), self.chance.normal(0, 0.5, size)
+        each = FloatNorm(name="norm", sources=(), gain=gain, offset=offset, eps=self.draw(st.sampled_from([1e-5, 0.1])))
+        return write_norm(self.to, each, source, grid, None)
+
+    def cut(self, source: str) -> str:
+        """Some parts along an axis."""
+        shape, axis = list(self.to.values[source].shape), self.draw(st.integers(0, 2))
+        start = self.draw(st.integers(0, shape[axis] - 1))
+        stop = self.draw(st.integers(start + 1, shape[axis]))
+        step = self.draw(st.integers(1, 2))
+        shape[axis] = len(range(start, stop, step))
+        name = self.to.moved(source, shape)
+        return self.to.write(op.Slice(source=source, output=name, axis=axis, start=start, stop=stop, step=step))
+
+    def rows(self, source: str) -> str:
+        """A value and rows of tables of different sizes by columns of one input, or their sums; both are added."""
+        size, grid = self.to.values[source].shape[-1], self.grid()
+        counts = [self.draw(st.integers(1, 9)) for _ in range(3)]
+        highs = np.array([*(each - 1 for each in counts), UNREAD])
+        own = Grid(bits=4, signed=False, scale=1.0, zero_point=0)
+        numbers = self.to.row_numbers("rows", highs, own)
+        self.ports.append(ModelPort(name=numbers, value=numbers, dtype="int64", shape=(4,), order=(0,)))
+        column = self.draw(st.integers(0, 2))
+        bagged = self.draw(st.booleans())
+        stop = self.draw(st.integers(column + 1, 3)) if bagged else column + 1
+        cut = self.to.moved(numbers, (stop - column,))
+        self.to.write(op.Slice(source=numbers, output=cut, axis=0, start=column, stop=stop, step=1))
+        bits = self.draw(st.integers(2, 8))
+        table = self.chance.integers(*(grid.ends if not bagged else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)),
+                                     (max(counts[column:stop]), size), endpoint=True)  # fmt: skip
+        name = self.to.value("looked", (size,) if bagged else (1, size), grid)
+        held = self.to.constant(f"{name}.t", table)
+        if bagged:
+            by = self.requantiser(name, 1, float(1 << bits), grid)
+            self.to.write(op.EmbeddingBag(source=cut, output=name, table=held, table_bits=bits, requantiser=by))
+        else:
+            self.to.write(op.Embedding(source=cut, output=name, table=held))
+        looked = self.to.reshaped(name, (1, 1, size))
+        result = self.grid()
+        added = self.to.value("added", self.to.values[source].shape, result)
+        low, high = result.ends
+        by = op.Requantiser(multiplier=None, shift=8, zero_point=result.zero_point, low=low, high=high)
+        factors = tuple(self.draw(st.integers(-300, 300)) for _ in range(2))
+        return self.to.write(op.Add(sources=(source, looked), output=added, multipliers=factors, requantiser=by))
+
     def log_softmax(self, source: str, grid: Grid | None) -> str:
         """Of the last axis, on a grid or the finest one."""
         return write_log_softmax(self.to, FloatSoftmax(name="log", sources=(), log=True), source, grid)
@@ -164,11 +237,14 @@ class Maker:
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> IntegerGraph:
+def graphs(draw: st.DrawFn, *, every: bool = False) -> IntegerGraph:
+    """Graphs of what all executions and engines have; of every operation, if asked."""
     maker = Maker(draw)
     shape = (draw(st.integers(1, 7)), draw(st.integers(1, 7)), draw(st.integers(1, 6)))
     source = maker.to.value("x", shape, maker.grid())
     blocks = {"convolution": maker.convolution, "pool": maker.pool, "residual": maker.residual}
+    if every:
+        blocks |= {"product": maker.product, "norm": maker.norm, "cut": maker.cut, "rows": maker.rows}
     for name in draw(st.lists(st.sampled_from([*blocks, "convolution"]), min_size=1, max_size=4)):
         source = blocks[name](source)
     out = maker.head(source)
@@ -177,7 +253,7 @@ def graphs(draw: st.DrawFn) -> IntegerGraph:
     port = ModelPort(name="x", value="x", dtype="float32", shape=(shape[2], *shape[:2]), order=(1, 2, 0))
     end = ModelPort(name="y", value=out, dtype="float32", shape=maker.to.values[out].shape, order=(0,))
     made = IntegerGraph(
-        inputs=(port,),
+        inputs=(port, *maker.ports),
         outputs=(end,),
         values=maker.to.values,
         operations=tuple(maker.to.operations),
@@ -192,7 +268,8 @@ def numbers_for(graph: IntegerGraph, batch: int, seed: int = 0) -> dict[str, np.
     found: dict[str, np.ndarray] = {}
     for port in graph.inputs:
         value = graph.value(port)
-        array = chance.integers(value.low, value.high, (batch, *value.shape), endpoint=True)
-        array[0], array[-1] = value.low, value.high
+        highs = np.maximum(highs_of(value), 0) if value.highs else value.high
+        array = chance.integers(value.low, highs, (batch, *value.shape), endpoint=True)
+        array[0], array[-1] = value.low, highs
         found[port.value] = array.astype(np.int32)
     return found

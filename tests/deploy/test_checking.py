@@ -8,6 +8,7 @@ import pytest
 
 from stoker.deploy.ir.checking import checked
 from stoker.deploy.ir.graph import IntegerGraph
+from tests.deploy.rtl.engine.nets import counted
 from tests.deploy.test_package import small
 
 
@@ -27,6 +28,13 @@ def of_layer(graph: IntegerGraph, **changes: Any) -> IntegerGraph:
 def of_requantiser(graph: IntegerGraph, **changes: Any) -> IntegerGraph:
     by = graph.operations[0].requantiser  # type: ignore[union-attr]
     return of_layer(graph, requantiser=msgspec.structs.replace(by, **changes))
+
+
+def of_counts(**changes: Any) -> IntegerGraph:
+    """Shares of scores of which an input says what counts, and that input changed."""
+    graph = counted(1, (2, 3, 3), (1, 1, 3))
+    name = graph.inputs[1].value
+    return changed(graph, values={**graph.values, name: msgspec.structs.replace(graph.values[name], **changes)})
 
 
 def test_a_sound_graph_is_kept() -> None:
@@ -58,6 +66,9 @@ def test_a_sound_graph_is_kept() -> None:
             changed(small(), constants={**small().constants, "b": np.array([1 << 60, 0])}),
             "must fit",
         ),
+        (of_counts(bits=2, high=2), "`counts` must hold 0 and 1, got 0 to 2"),
+        (of_counts(shape=(1, 1, 2)), "must differ only where one is 1"),
+        (of_counts(shape=(1, 1, 1)), "the caller's shape"),
         (changed(small(), operations=()), "output `y` must be a value that is computed"),
         (changed(small(), operations=small().operations * 2), "`y` must be computed once"),
     ],

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from stoker.deploy.engines.law import NumpyEngine
 from stoker.deploy.engines.native.engine import CompiledEngine
@@ -17,6 +18,7 @@ from stoker.deploy.ir.values import ModelPort
 from stoker.deploy.lowering.grids import Grid
 from stoker.deploy.lowering.writing import Writer
 from tests.deploy.graphs import graphs, numbers_for
+from tests.deploy.rtl.engine.nets import counted
 
 pytestmark = pytest.mark.integration
 
@@ -31,7 +33,7 @@ def differing(graph: IntegerGraph, folder: Path, *, compiled: bool) -> int:
     )
 
 
-@given(graph=graphs())
+@given(graph=graphs(every=True))
 @settings(max_examples=60)
 def test_onnx_runtime_equals_the_law(graph: IntegerGraph) -> None:
     assert differing(graph, Path(), compiled=False) == 0
@@ -61,7 +63,28 @@ def test_pairs_of_products_that_16_bits_do_not_hold_are_exact(tmp_path: Path, si
     assert differing(checked(with_ranges(graph)), tmp_path, compiled=True) == 0
 
 
-@given(graph=graphs())
+@given(seed=st.integers(0, 99), heads=st.integers(1, 3), tokens=st.integers(1, 6), data=st.data(), masked=st.booleans())
+@settings(max_examples=30)
+def test_onnx_runtime_counts_what_an_input_says(
+    seed: int, heads: int, tokens: int, data: st.DataObject, masked: bool
+) -> None:
+    shape = (heads, tokens, tokens)
+    counts = tuple(data.draw(st.sampled_from([1, size])) for size in shape)
+    assert differing(counted(seed, shape, counts, masked=masked), Path(), compiled=False) == 0
+
+
+@pytest.mark.parametrize(
+    ("counts", "masked"),
+    [
+        ((1, 1, 5), False), ((2, 5, 1), True),
+        *(pytest.param(each, True, marks=pytest.mark.exhaustive) for each in [(1, 5, 5), (2, 1, 5), (1, 1, 1)]),
+    ],
+)  # fmt: skip
+def test_a_compiled_graph_counts_what_an_input_says(tmp_path: Path, counts: tuple[int, ...], masked: bool) -> None:
+    assert differing(counted(1, (2, 5, 5), counts, masked=masked), tmp_path, compiled=True) == 0
+
+
+@given(graph=graphs(every=True))
 @settings(max_examples=4)
 def test_a_few_compiled_graphs_equal_the_law(tmp_path_factory: pytest.TempPathFactory, graph: IntegerGraph) -> None:
     assert differing(graph, tmp_path_factory.mktemp("engines"), compiled=True) == 0
@@ -69,20 +92,20 @@ def test_a_few_compiled_graphs_equal_the_law(tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.exhaustive
 @pytest.mark.slow("compiles eighty programs")
-@given(graph=graphs())
+@given(graph=graphs(every=True))
 @settings(max_examples=80)
 def test_compiled_graphs_equal_the_law(tmp_path_factory: pytest.TempPathFactory, graph: IntegerGraph) -> None:
     assert differing(graph, tmp_path_factory.mktemp("engines"), compiled=True) == 0
 
 
-@given(graph=graphs())
+@given(graph=graphs(every=True))
 @settings(max_examples=60)
 def test_values_stay_in_the_ranges_that_are_proven(graph: IntegerGraph) -> None:
     values = numbers_for(graph, 19)
-    port = graph.inputs[0]
-    value = graph.value(port)
+    arrays: dict[str, np.ndarray] = {port.name: values[port.value] for port in graph.inputs}
+    value = graph.value(graph.inputs[0])
     real = (values["x"].astype(np.float64) - value.zero_point) * value.scale
-    caller = np.moveaxis(real, -1, 1).astype(np.float32)
-    for name, array in NumpyEngine(graph).all_values({"x": caller}).items():
+    arrays["x"] = np.moveaxis(real, -1, 1).astype(np.float32)
+    for name, array in NumpyEngine(graph).all_values(arrays).items():
         assert graph.values[name].low <= array.min()
         assert array.max() <= graph.values[name].high

@@ -1,6 +1,7 @@
 """The C++ engine: compiled once, by whatever compiler is there, and clear where none is."""
 
 import platform
+import re
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,22 @@ def test_a_library_is_compiled_once(tmp_path: Path) -> None:
     before = library.stat().st_mtime_ns
     CompiledEngine(small(), folder=tmp_path)
     assert [path.stat().st_mtime_ns for path in tmp_path.iterdir()] == [before]
+
+
+@pytest.mark.parametrize("damage", ["other numbers", "cut short"])
+def test_a_stale_library_is_compiled_again(tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Other numbers would be silent, a library that ends early an error of the loader's."""
+    library = kept_libraries.library_path("// whole", tmp_path)
+    whole = library.read_bytes()
+    assert capsys.readouterr().err == ""
+    library.unlink()  # not in place: the same file may be loaded
+    library.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]) if damage == "other numbers" else whole[:500])
+    again = kept_libraries.library_path("// whole", tmp_path)
+    assert again.read_bytes() == whole
+    assert re.search(r"compiles the C\+\+ engine .* again: `.*` was changed or cut short", capsys.readouterr().err)
+    assert kept_libraries.library_path("// whole", tmp_path) == again
+    assert capsys.readouterr().err == ""
+    assert list(tmp_path.iterdir()) == [again]
 
 
 def test_weights_are_data_and_need_no_other_library(tmp_path: Path) -> None:

@@ -66,12 +66,19 @@ def test_a_layer_norm_is_close_to_the_real_one(numbers: list[int], epsilon: int)
 def test_shares_are_exact_divisions(numbers: list[int], data: st.DataObject) -> None:
     table = np.rint(65535 * np.exp(-np.arange(256) * 0.05)).astype(np.uint16)
     mask = data.draw(st.one_of(st.none(), st.lists(st.booleans(), min_size=len(numbers), max_size=len(numbers))))
-    if mask is not None and not any(mask):
-        mask[0] = True
-    operation = op.Softmax(source="x", output="y", table="t", mask=None if mask is None else "m")
+    by_value = data.draw(st.one_of(st.none(), st.lists(st.booleans(), min_size=len(numbers), max_size=len(numbers))))
+    operation = op.Softmax(
+        source="x", output="y", table="t", mask=None if mask is None else "m", counts=None if by_value is None else "c"
+    )
     constants = {"t": table} if mask is None else {"t": table, "m": np.array(mask, np.int8)}
-    found = softmax(operation, np.array([numbers]), SHARES, constants)[0].tolist()
-    counts = mask or [True] * len(numbers)
+    value = [] if by_value is None else [np.array([by_value], np.int32)]
+    found = softmax(operation, np.array([numbers]), SHARES, constants, *value)[0].tolist()
+    counts = [all(each) for each in zip(mask or [True] * len(numbers), by_value or [True] * len(numbers), strict=True)]
+    if not any(counts):
+        assert found == [0] * len(numbers)
+        return
+    elsewhere = np.where(counts, numbers, data.draw(st.integers(-128, 127)))
+    assert softmax(operation, elsewhere[None], SHARES, constants, *value)[0].tolist() == found
     largest = max(each for each, counted in zip(numbers, counts, strict=True) if counted)
     powers = [int(table[largest - each]) if counted else 0 for each, counted in zip(numbers, counts, strict=True)]
     total = sum(powers)

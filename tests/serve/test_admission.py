@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 import pytest
 
-from stoker.serve.admission import Admission
+from stoker.serve.admission import RequestAdmission
 from stoker.serve.figures import ModelFigures
 from stoker.serve.grpc.door import GrpcDoor
 from stoker.serve.grpc.schema import message_class
@@ -241,7 +241,7 @@ def test_nothing_begins_once_the_service_ends_and_what_has_begun_goes_on() -> No
 
 
 def test_a_request_that_is_refused_holds_nothing() -> None:
-    admission = Admission(100, 150)
+    admission = RequestAdmission(100, 150)
     admission.begin(100)
     for refused in (lambda: admission.begin(51), lambda: admission.grow(51)):
         with pytest.raises(RequestRefused, match="requests of 150 bytes are being answered"):

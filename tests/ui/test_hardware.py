@@ -6,9 +6,11 @@ from stoker.records.deploy.hardware import (
     DesignActivity,
     FittedDesign,
     UnitActivity,
+    UpdatedWay,
     VerifiedDesign,
     VerifiedNetlist,
     VerifiedUnit,
+    VerifiedUpdates,
     VerifiedWay,
 )
 from stoker.ui.deploy.hardware_text import render_fit, render_verification
@@ -55,6 +57,22 @@ def test_a_problem_of_a_units_cells_is_shown() -> None:
     unit = VerifiedUnit(layer="v1", kind="matrix_unit", luts=99, ways=(way(problem="it stood still"),))
     netlist = VerifiedNetlist(device="ecp5-25k", units=(unit,))
     assert "it stood still" in render_verification(VerifiedDesign(ways=(way(),), cycles=9, netlist=netlist))
+
+
+def test_a_change_of_models_says_its_bytes_both_ways_on_an_engine() -> None:
+    changed = UpdatedWay(
+        way="back to back", samples=4, outputs=40, differing=0, mixed=1, updates=2, load_cycles=3792,
+        until_next_cycles=3861, problem="",
+    )  # fmt: skip
+    updates = VerifiedUpdates(ways=(changed,), bytes=1564)
+    for found, said in (
+        (updates, "1,564 bytes each time"),
+        (structs.replace(updates, bytes_back=15144), "15,144 back"),
+    ):
+        shown = render_verification(VerifiedDesign(ways=(way(),), cycles=9, updates=found))
+        assert said in shown
+        assert "3,792" in shown
+        assert "outputs are NOT the law's" in shown  # a sample is mixed
 
 
 def test_changes_are_shown_by_unit_and_called_no_power() -> None:

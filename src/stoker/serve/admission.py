@@ -6,7 +6,7 @@ from stoker.serve.policy import BatchPolicy
 from stoker.serve.refusals import RequestRefused, too_late
 
 
-class Admission:
+class RequestAdmission:
     """Counts the bytes of requests that are read or answered.
 
     Args:
@@ -20,7 +20,7 @@ class Admission:
         self._taken_up_to_bytes = max_held_bytes
         """The same for requests that begin; less than none once the service ends."""
         self.held_bytes = 0
-        """Of all requests now."""
+        """What all requests hold now."""
 
     def close(self) -> None:
         """Takes no more requests; those that have begun go on."""
@@ -71,7 +71,7 @@ class HeldBody:
         num_bytes: with so many.
     """
 
-    def __init__(self, admission: Admission, num_bytes: int) -> None:
+    def __init__(self, admission: RequestAdmission, num_bytes: int) -> None:
         self._admission = admission
         self.num_bytes = num_bytes
 

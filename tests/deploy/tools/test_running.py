@@ -1,5 +1,6 @@
 """Tools as child processes: what they print, how they fail, when they take too long."""
 
+import hashlib
 import os
 import sys
 import time
@@ -9,7 +10,9 @@ import pytest
 
 from stoker.core.errors import MissingExtraError, ToolError
 from stoker.deploy.tools.running import run_tool
-from stoker.deploy.tools.wasm import command_of
+from stoker.deploy.tools.synthesis import YOSYS
+from stoker.deploy.tools.wasm import command_of, is_prepared, prepare
+from tests.deploy.rtl.proofs.circuits import needs_yosys
 
 
 def test_both_streams_are_returned(tmp_path: Path) -> None:
@@ -50,6 +53,30 @@ def test_one_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> N
     else:
         os.kill(child, 9)
         pytest.fail("the child lives on")
+
+
+def test_a_tool_is_prepared_if_its_own_code_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upgrade leaves the older one's in the cache."""
+    package, cache = tmp_path / "yowasp_planted", tmp_path / "cache"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "planted.wasm").write_bytes(b"new")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("YOWASP_CACHE_DIR", str(cache))
+    kept = cache / "yowasp_planted" / "planted.wasm"
+    kept.mkdir(parents=True)
+    (kept / hashlib.sha1(b"old").hexdigest()).write_bytes(b"code")
+    assert not is_prepared("yowasp-planted")
+    (kept / hashlib.sha1(b"new").hexdigest()).write_bytes(b"code")
+    assert is_prepared("yowasp-planted")
+
+
+@pytest.mark.integration
+@needs_yosys
+def test_the_digest_is_the_runtimes() -> None:
+    """What it keeps is found: else each start would be taken for the first."""
+    prepare(YOSYS)
+    assert is_prepared(YOSYS)
 
 
 def test_a_missing_tool_is_named_with_its_pip_line() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 
 from stoker.cli.groups import Subcommand, choose
+from stoker.core.processes.interrupts import cleaned_up
 
 COMMANDS = (
     Subcommand("quantise", "quantise", "a trained model as a package of whole numbers, compared with float"),
@@ -24,7 +25,8 @@ def main(argv: list[str]) -> int:
     command = choose("deploy", COMMANDS, help_text(), argv)
     if isinstance(command, int):
         return command
-    return importlib.import_module(f"stoker.cli.deploy.{command.module}").main(argv[1:])
+    with cleaned_up():
+        return importlib.import_module(f"stoker.cli.deploy.{command.module}").main(argv[1:])
 
 
 def help_text() -> str:

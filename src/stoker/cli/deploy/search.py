@@ -18,7 +18,7 @@ from stoker.cli.output import json_of, print_json, write_text
 from stoker.core.errors import ConfigError
 from stoker.deploy.hardware.activity import read_activity
 from stoker.deploy.package.folder import IntegerPackage, read_package
-from stoker.deploy.search.engine_model import engine_model_of
+from stoker.deploy.search.engine_model import EngineModel, engine_model_of
 from stoker.deploy.search.engines import EngineFamily
 from stoker.deploy.search.families import ConstantForms, Dataflow, SearchedPackage, StructureFamily, constant_forms
 from stoker.deploy.search.model import ResourceModel, model_of
@@ -109,7 +109,7 @@ def searched(
         ValueError: no package can be built in any structure, or seconds are limited where no clock is known.
     """
     check_clock(part, wanted, clock_mhz)
-    model = model_for(part, model_file)
+    model, engines = models_for(part, model_file)
     if clock_mhz is not None:
         model = model.at(clock_mhz)
     families: list[StructureFamily] = []
@@ -119,7 +119,8 @@ def searched(
         for structure in structures:
             try:
                 if structure == "engine":
-                    families.append(EngineFamily(package, part, engine_model_of(part)))
+                    own = engines or engine_model_of(part)
+                    families.append(EngineFamily(package, part, own if clock_mhz is None else own.at(clock_mhz)))
                     continue
                 # A model that was fitted to no unit with weights in the circuit says nothing of one.
                 forms = constant_forms(package.graph) if in_circuit and model.sums_off else ConstantForms()
@@ -167,7 +168,7 @@ def add_limits(parser: Parser) -> None:
         dest="model_file",
         type=Path,
         metavar="FILE",
-        help="model of resources that `stoker deploy calibrate` wrote",
+        help="model of resources, of units or of engines, that `stoker deploy calibrate` wrote",
     )
 
 
@@ -177,16 +178,17 @@ def wanted_of(arguments: argparse.Namespace) -> DesignLimits:
     return DesignLimits(**{name: value for name, value in given.items() if value is not None})
 
 
-def model_for(part: Fpga, file: Path | None) -> ResourceModel:
-    """The model of a device: that of a file, or the one that is shipped.
+def models_for(part: Fpga, file: Path | None) -> tuple[ResourceModel, EngineModel | None]:
+    """The model of a device's units, and that of engines where a file holds it; else the one that is shipped is meant.
 
     Raises:
         ConfigError: the file holds no model, or one of another family or grade of speed.
+        ValueError: it is of engines, and the device has none.
     """
     if file is None:
-        return model_of(part)
+        return model_of(part), None
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=ResourceModel)
+        found = _read_model(file.read_bytes())
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigError(
             f"`--model` must be a file that `stoker deploy calibrate` wrote, got {file}: {error}"
@@ -196,19 +198,33 @@ def model_for(part: Fpga, file: Path | None) -> ResourceModel:
             f"`--model` must be of {part.name}, {part.family} of grade {part.grade}, "
             f"got {found.family} of grade {found.grade}"
         )
-    if found.luts.keys() != model_of(part).luts.keys():
+    own = engine_model_of(part) if isinstance(found, EngineModel) else model_of(part)
+    if found.luts.keys() != own.luts.keys():
         raise ConfigError(
             f"`--model` must be of this version of stoker, got {file} of another; run `stoker deploy calibrate` again"
         )
-    return found
+    return (model_of(part), found) if isinstance(found, EngineModel) else (found, None)
+
+
+def _read_model(data: bytes) -> ResourceModel | EngineModel:
+    try:
+        return msgspec.json.decode(data, type=ResourceModel)
+    except msgspec.ValidationError as of_units:
+        try:
+            return msgspec.json.decode(data, type=EngineModel)
+        except msgspec.ValidationError:
+            raise of_units from None
 
 
 def _loss(package: IntegerPackage) -> float | None:
-    """Share of flips on samples that chose nothing; the relative error where outputs are no scores."""
+    """Share of flips on samples that chose nothing, or the relative error of outputs that are no scores, if more."""
     if package.accuracy is None:
         return None
     found = package.accuracy.accept
-    return found.error if found.flips is None else found.flips / max(1, found.samples)
+    if found.flips is None:
+        return found.error
+    others = [each.error for each in found.outputs if each.flips is None]
+    return max([found.flips / max(1, found.samples), *others])
 
 
 def _rate(text: str) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from stoker.deploy.batches import parts_of
 from stoker.deploy.engines.ends import taken
 from stoker.deploy.hardware.activity import activity, engine_activity, keep_activity
 from stoker.deploy.hardware.designing import chosen_foldings, design
+from stoker.deploy.hardware.engine_updates import check_change, verify_changes
 from stoker.deploy.hardware.engines import verify_engine, write_model
 from stoker.deploy.hardware.host_inputs import device_inputs
 from stoker.deploy.hardware.netlists import structure_of, verify_netlist, verify_units
@@ -34,6 +34,7 @@ from stoker.deploy.rtl.generate import read_design
 from stoker.deploy.rtl.updating import update_of
 from stoker.deploy.search.report import engine_of, foldings_of, read_pick
 from stoker.deploy.tools.devices import FPGAS, fpga
+from stoker.deploy.tools.running import work_folder
 from stoker.records.deploy.hardware import DesignActivity, VerifiedNetlist
 from stoker.ui.deploy.hardware_text import render_verification
 from stoker.ui.terminal import style_for
@@ -49,6 +50,7 @@ examples:
   stoker deploy verify digits.pkg --design rtl --data calib.py:test_loader
   stoker deploy verify digits.pkg --structure engine           a program of an engine of the default size
   stoker deploy verify digits.pkg --design rtl --update retrained.pkg
+  stoker deploy verify digits.pkg --structure engine --update other.pkg    another program while the first answers
   stoker deploy verify digits.pkg --netlist ecp5-45k --units   what yosys makes of each unit, simulated"""
 
 
@@ -72,8 +74,8 @@ def main(argv: list[str]) -> int:
             if arguments.data
             else random_samples(package.graph, arguments.samples or _SAMPLES, arguments.seed)
         )
-        with tempfile.TemporaryDirectory(prefix="stoker-design-") as made:
-            folder = arguments.design or Path(made)
+        with work_folder("design") as made:
+            folder = arguments.design or made
             pick = read_pick(arguments.folding, package.digest) if arguments.folding else None
             engine = engine_of(pick) if pick else None
             if arguments.design is None and (engine or arguments.structure == "engine"):
@@ -91,16 +93,17 @@ def main(argv: list[str]) -> int:
                     f"`{folder}` must be a design of `{arguments.package}`, and was made from another; "
                     f"write it again with `stoker deploy rtl {arguments.package} --out {folder}{structure}`"
                 )
-            if other is not None and is_engine(folder):
-                raise ConfigError("`--update` is of a dataflow design; an engine takes another model as a program")
-            if other is not None:  # before the build: what does not fit is known at once
+            if other is not None and is_engine(folder):  # before the build: what does not fit is known at once
+                check_change(package.graph, other.graph, read_engine(folder))
+            elif other is not None:
                 update_of(read_design(folder), other.graph, other.digest)
             if arguments.netlist and is_engine(folder):
                 raise ConfigError(f"`--netlist` is of a dataflow design, and `{folder}` holds an engine; leave it out")
             proven = verify_engine if is_engine(folder) else verify
             found = proven(package.graph, folder, inputs, limit_s=arguments.limit)
             if other is not None:
-                updates = verify_updates(package, other, folder, inputs, limit_s=arguments.limit)
+                changed = verify_changes if is_engine(folder) else verify_updates
+                updates = changed(package, other, folder, inputs, limit_s=arguments.limit)
                 found = structs.replace(found, updates=updates)
             if arguments.netlist:
                 cells = _netlist(package.graph, folder, inputs, arguments)

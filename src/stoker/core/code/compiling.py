@@ -9,6 +9,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from stoker.core.processes.groups import in_group
+
 COMPILERS = ("g++", "c++", "clang++")
 BUILD_S = 120.0
 
@@ -47,8 +49,9 @@ def build_library(source: Path, path: Path, *, wanted: str, options: Sequence[st
     found = compiler(wanted)
     command = [*found, "-std=c++17", *options, "-shared", "-fPIC", "-o", str(path), str(source), "-ldl"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=BUILD_S)
+        with in_group(command) as process:
+            said, _ = process.communicate(timeout=BUILD_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RuntimeError(f"`{shlex.join(command)}` must build {wanted}, and failed: {error}") from error
-    if done.returncode:
-        raise RuntimeError(f"`{shlex.join(command)}` must build {wanted}, and failed: {done.stderr.strip()[-2000:]}")
+    if process.returncode:
+        raise RuntimeError(f"`{shlex.join(command)}` must build {wanted}, and failed: {said.strip()[-2000:]}")

@@ -46,7 +46,7 @@ def compute(operation: op.Operation, sources: Sequence[Integers], graph: Integer
         case op.Embedding():
             return graph.constants[operation.table].astype(np.int32)[sources[0]]
         case op.Softmax():
-            return softmax(operation, sources[0], output, graph.constants)
+            return softmax(operation, sources[0], output, graph.constants, *sources[1:])
         case op.FixedValue():
             array = graph.constants[operation.array].astype(np.int32)
             return np.broadcast_to(array, (batch, *array.shape))

@@ -29,18 +29,22 @@ def layer_norm(operation: op.LayerNorm, source: Integers, constants: Mapping[str
 
 
 def softmax(
-    operation: op.Softmax, source: Integers, output: IntegerValue, constants: Mapping[str, Integers]
-) -> Integers:
-    """Shares of :class:`stoker.deploy.ir.operations.Softmax`."""
+    operation: op.Softmax, source: Integers, output: IntegerValue, constants: Mapping[str, Integers],
+    counted: Integers | None = None,
+) -> Integers:  # fmt: skip
+    """Shares of :class:`stoker.deploy.ir.operations.Softmax`; ``counted`` is the value that says what counts."""
     x = source.astype(np.int64)
     table = constants[operation.table].astype(np.int64)
-    if operation.mask is None:
+    masks = [] if operation.mask is None else [constants[operation.mask] != 0]
+    if counted is not None:
+        masks.append(counted != 0)
+    if not masks:
         powers = table[x.max(axis=-1, keepdims=True) - x]
     else:
-        counts = np.broadcast_to(constants[operation.mask] != 0, x.shape)
+        counts = np.broadcast_to(np.logical_and.reduce(np.broadcast_arrays(*masks)), x.shape)
         largest = np.where(counts, x, x.min()).max(axis=-1, keepdims=True)
         powers = np.where(counts, table[np.where(counts, largest - x, 0)], 0)
-    total = powers.sum(axis=-1, keepdims=True)
+    total = np.maximum(powers.sum(axis=-1, keepdims=True), 1)  # 0 where nothing counts, and then all powers are
     shares = ((powers << output.bits) + total // 2) // total
     return np.minimum(shares, output.type_high).astype(np.int32)
 

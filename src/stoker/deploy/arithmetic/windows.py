@@ -30,3 +30,27 @@ def taps(
             top, left = row * dilation[0], column * dilation[1]
             down, along = top + (height - 1) * stride[0] + 1, left + (width - 1) * stride[1] + 1
             yield row, column, array[:, top : down : stride[0], left : along : stride[1]]
+
+
+def window_counts(
+    size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int, int, int],
+    counted: tuple[int, int, int, int],
+) -> Any:  # fmt: skip
+    """Elements that each window of a mean counts: one number, or (height, width, 1) where borders differ.
+
+    Args:
+        size: rows and columns of what is read.
+        kernel: rows, columns.
+        stride: rows, columns.
+        padding: rows above and below, columns left and right.
+        counted: of the padding, as elements.
+    """
+    by_axis: list[Any] = []
+    for axis in (0, 1):
+        before, after = padding[2 * axis : 2 * axis + 2]
+        own = counted[2 * axis : 2 * axis + 2]
+        starts = np.arange((size[axis] + before + after - kernel[axis]) // stride[axis] + 1) * stride[axis] - before
+        low, high = np.maximum(starts, -own[0]), np.minimum(starts + kernel[axis], size[axis] + own[1])
+        by_axis.append(high - low)
+    counts = by_axis[0][:, None, None] * by_axis[1][None, :, None]
+    return float(counts.flat[0]) if (counts == counts.flat[0]).all() else counts.astype(np.float64)

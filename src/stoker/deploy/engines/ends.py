@@ -12,9 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.deploy.ir.graph import IntegerGraph, Integers
+from stoker.deploy.ir.row_numbers import UNREAD, highs_of_caller
 from stoker.deploy.ir.values import IntegerValue, ModelPort
 
 Arrays = Mapping[str, NDArray[Any]]
+_KINDS = {"float32": "fiu", "int64": "biu", "bool": "biu"}
+"""Kinds of numbers that are taken for each dtype."""
 
 
 def taken(graph: IntegerGraph, arrays: Arrays) -> dict[str, Integers]:
@@ -64,12 +67,27 @@ def _accepted(port: ModelPort, value: IntegerValue, array: NDArray[Any]) -> NDAr
     if array.shape[1:] != port.shape:
         wanted = ", ".join(map(str, ("batch", *port.shape)))
         raise ValueError(f"`{port.name}` must have the shape ({wanted}), got {array.shape}")
-    if array.dtype.kind not in ("iu" if port.dtype == "int64" else "fiu"):
+    if array.dtype.kind not in _KINDS[port.dtype]:
         raise ValueError(f"`{port.name}` must hold {port.dtype}, got {array.dtype}")
-    if port.dtype == "int64" and array.size and not value.low <= int(array.min()) <= int(array.max()) <= value.high:
+    if value.highs:
+        array = _within(port, value, array)
+    elif port.dtype != "float32" and array.size and not value.low <= int(array.min()) <= int(array.max()) <= value.high:
         found = f"{int(array.min())} to {int(array.max())}"
         raise ValueError(f"`{port.name}` must hold {value.low} to {value.high}, got {found}")
     return np.ascontiguousarray(array, port.dtype)
+
+
+def _within(port: ModelPort, value: IntegerValue, array: NDArray[Any]) -> NDArray[Any]:
+    """Row numbers of several tables, 0 where nothing reads them."""
+    highs = highs_of_caller(port, value)
+    read = highs != UNREAD
+    wrong = read & ((array < 0) | (array > highs))
+    if wrong.any():
+        first = np.argwhere(wrong)[0]
+        place = tuple(first[1:].tolist())
+        at = ", ".join(map(str, (":", *place)))
+        raise ValueError(f"`{port.name}[{at}]` must hold 0 to {highs[place]}, got {array[tuple(first)]}")
+    return array if read.all() else np.where(read, array, 0)
 
 
 def _taken(port: ModelPort, value: IntegerValue, array: NDArray[Any]) -> Integers:
@@ -81,5 +99,5 @@ def _given(port: ModelPort, value: IntegerValue, array: Integers) -> NDArray[Any
     inverse = np.argsort(port.order)
     sizes = [port.shape[axis] for axis in port.order]
     ordered = array.reshape(len(array), *sizes).transpose(0, *(int(axis) + 1 for axis in inverse))
-    found = ordered.astype(np.int64) if port.dtype == "int64" else dequantised(ordered, value)
+    found = dequantised(ordered, value) if port.dtype == "float32" else ordered.astype(port.dtype)
     return np.ascontiguousarray(found)

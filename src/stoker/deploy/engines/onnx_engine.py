@@ -328,6 +328,10 @@ class _Onnx:
         if operation.mask is not None:
             mask = graph.constants[operation.mask] != 0
             kept = self._constant(np.broadcast_to(mask, graph.values[operation.source].shape))
+        if operation.counts is not None:
+            counts = self._as(_name(operation.counts), "BOOL")
+            kept = self._node("And", [kept, counts]) if kept else counts
+        if kept:
             source = self._node("Where", [kept, source, self._double(least)])
         largest = self._node("ReduceMax", [source, self._axes(-1)], keepdims=1)
         places = self._as(self._node("Sub", [largest, source]), "INT64")
@@ -338,7 +342,8 @@ class _Onnx:
         total = self._node("ReduceSum", [powers, self._axes(-1)], keepdims=1)
         half = self._node("Floor", [self._node("Mul", [total, self._double(0.5)])])
         raised = self._node("Add", [self._node("Mul", [powers, self._double(1 << out.bits)]), half])
-        parts = [self._as(each, "INT64") for each in (raised, total)]
+        divisor = self._node("Max", [total, self._double(1)])  # 0 where nothing counts, and then all powers are
+        parts = [self._as(each, "INT64") for each in (raised, divisor)]
         shares = self._as(self._node("Div", parts), "DOUBLE")
         self._node("Min", [shares, self._double(out.type_high)], output)
 

@@ -200,6 +200,17 @@ class FloatEmbedding(_Node):
     bag: Literal["", "sum", "mean"] = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FloatLookup(_Node):
+    """Entries of a table by whole numbers from 0 on, one a source; sources broadcast.
+
+    Attributes:
+        table: whole numbers from 0 on, with an axis for each source.
+    """
+
+    table: NDArray[Any]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloatNorm(_Node):
     """Layer norm over the last axis."""
@@ -211,7 +222,7 @@ class FloatNorm(_Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloatSoftmax(_Node):
-    """Softmax over the last axis; where the mask is 0, nothing counts.
+    """Softmax over the last axis; where the mask is 0, or a second source that broadcasts, nothing counts.
 
     Attributes:
         mask: of 0 and 1, broadcast over the source's last axes; None for all 1.
@@ -244,6 +255,7 @@ FloatOperation: TypeAlias = (
     | FloatSlice
     | FloatMean
     | FloatEmbedding
+    | FloatLookup
     | FloatNorm
     | FloatSoftmax
     | FloatConstant
@@ -257,12 +269,16 @@ class FloatInput:
     Attributes:
         name: of the argument.
         shape: with the batch, negative.
-        whole: whether it holds whole numbers, rows of tables.
+        whole: whether it holds whole numbers, rows of tables or masks.
+        truth: whether these are truth values for a caller.
+        count: of whole numbers that it can hold, from 0 on.
     """
 
     name: str
     shape: tuple[int, ...]
     whole: bool
+    truth: bool = False
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from stoker.core.errors import DeviceTooSmallError
+from stoker.deploy.rtl.folders import FIT
 from stoker.deploy.rtl.generate import read_design
 from stoker.deploy.tools.devices import FPGAS, Fpga
 from stoker.deploy.tools.placing import PlacedDesign, in_cells, place
@@ -21,7 +22,6 @@ from stoker.deploy.tools.verilator import simulator
 from stoker.records.deploy.hardware import FittedDesign
 
 _SAMPLES = 2
-_FIT = "fit.json"
 
 
 class DigestedDesign(Protocol):
@@ -80,7 +80,7 @@ def keep_fit(design: Path, description: DigestedDesign, found: FittedDesign) -> 
         description: of the design.
         found: by the tools.
     """
-    (design / _FIT).write_bytes(msgspec.json.format(msgspec.json.encode(_KeptFit(description.digest, found))))
+    (design / FIT).write_bytes(msgspec.json.format(msgspec.json.encode(_KeptFit(description.digest, found))))
 
 
 def fitted_design(
@@ -111,7 +111,7 @@ def read_fit(design: Path, description: DigestedDesign) -> FittedDesign | None:
         description: of the design.
     """
     try:
-        kept = msgspec.json.decode((design / _FIT).read_bytes(), type=_KeptFit)
+        kept = msgspec.json.decode((design / FIT).read_bytes(), type=_KeptFit)
     except (OSError, msgspec.DecodeError):
         return None
     return kept.found if kept.digest == description.digest else None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,12 +19,14 @@ from stoker.deploy.ir.operations import sources_of
 from stoker.deploy.ir.values import ModelPort
 from stoker.deploy.rtl.banks import BANKED
 from stoker.deploy.rtl.flow import ThroughFlow
+from stoker.deploy.rtl.folders import DESIGN
 from stoker.deploy.rtl.folding import Folding, works_of
-from stoker.deploy.rtl.generate import DESCRIPTION, DesignDescription, design_files, read_design, write_design
+from stoker.deploy.rtl.generate import DesignDescription, design_files, read_design, write_design
 from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.rtl.structure import DesignNode, End, Structure
 from stoker.deploy.tools.devices import Fpga
 from stoker.deploy.tools.netlists import netlist_simulator
+from stoker.deploy.tools.running import tools_at_once, work_folder
 from stoker.deploy.tools.simulation import simulate
 from stoker.deploy.tools.synthesis import synthesise
 from stoker.records.deploy.hardware import VerifiedNetlist, VerifiedUnit, VerifiedWay
@@ -99,8 +99,8 @@ def verify_units(
     def verified(node: DesignNode) -> VerifiedUnit:
         alone = unit_graph(graph, node.layer)
         given = sources_of(alone.operations[0])
-        with tempfile.TemporaryDirectory(prefix="stoker-unit-") as made:
-            folder = Path(made, "design")
+        with work_folder("unit") as made:
+            folder = made / "design"
             write_design(unit_structure(structure, node, given), folder)
             netlist, taken = synthesise(folder, part, kept_in, limit_s=limit_s)
             ways = simulated(
@@ -109,7 +109,7 @@ def verify_units(
             )  # fmt: skip
         return VerifiedUnit(layer=node.layer, kind=node.module, luts=taken.luts, ways=ways)
 
-    with ThreadPoolExecutor(PROCESSES) as pool:
+    with tools_at_once(PROCESSES) as pool:
         computing = [node for node in structure.nodes.values() if node.module in BANKED or node.constant]
         return VerifiedNetlist(device=part.name, units=tuple(pool.map(verified, computing)))
 
@@ -129,7 +129,7 @@ def structure_of(graph: IntegerGraph, description: DesignDescription) -> Structu
         )
         structure = replace(structure, host_tables=description.host_tables)
         texts = design_files(structure, description.source)
-        if msgspec.json.decode(texts[DESCRIPTION], type=DesignDescription).digest == description.digest:
+        if msgspec.json.decode(texts[DESIGN], type=DesignDescription).digest == description.digest:
             return structure
     raise ValueError("`design` must be of this version; write it again with `stoker deploy rtl`")
 

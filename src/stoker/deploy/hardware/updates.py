@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from stoker.deploy.ir.graph import Integers
 from stoker.deploy.package.folder import IntegerPackage
 from stoker.deploy.rtl.generate import DesignDescription, read_design
 from stoker.deploy.rtl.updating import update_of
+from stoker.deploy.tools.running import tools_at_once
 from stoker.deploy.tools.simulation import Outcome, Update, simulate
 from stoker.deploy.tools.verilator import simulator
 from stoker.records.deploy.hardware import UpdatedWay, VerifiedUpdates
@@ -60,7 +60,7 @@ def verify_updates(
         for each in (package, other)
     ]
     program = simulator(design, kept_in, limit_s=limit_s)
-    with ThreadPoolExecutor(PROCESSES) as pool:
+    with tools_at_once(PROCESSES) as pool:
         runs = [
             pool.submit(simulate, program, design, description, sent, stalls=WAYS[way], updates=plan, limit_s=limit_s)
             for way in ways

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -14,7 +13,9 @@ from numpy.typing import NDArray
 from stoker.deploy.engines.law import NumpyEngine
 from stoker.deploy.hardware.host_inputs import device_inputs
 from stoker.deploy.ir.graph import IntegerGraph, Integers
+from stoker.deploy.ir.row_numbers import highs_of
 from stoker.deploy.rtl.generate import read_design
+from stoker.deploy.tools.running import tools_at_once
 from stoker.deploy.tools.simulation import Outcome, Stalls, simulate
 from stoker.deploy.tools.verilator import lint, simulator
 from stoker.records.deploy.hardware import VerifiedDesign, VerifiedWay
@@ -83,7 +84,7 @@ def in_ways(
         description: of the design.
         ways: of :data:`WAYS`.
     """
-    with ThreadPoolExecutor(PROCESSES) as pool:
+    with tools_at_once(PROCESSES) as pool:
         runs = [pool.submit(run, stalls=WAYS[way]) for way in ways]
         law = law_of(graph, inputs)
         found = tuple(_compared(way, law, description, *each.result()) for way, each in zip(ways, runs, strict=True))
@@ -135,10 +136,11 @@ def problem_of(outcome: Outcome, description: DescribedDesign, samples: int) -> 
 
 
 def random_samples(graph: IntegerGraph, samples: int, seed: int) -> dict[str, NDArray[np.int32]]:
-    """Input values of the whole range of each input."""
+    """Input values of the whole range of each input, at each place."""
     random = np.random.default_rng(seed)
     values = {port.value: graph.value(port) for port in graph.inputs}
+    ends = {name: np.maximum(highs_of(value), 0) if value.highs else value.high for name, value in values.items()}
     return {
-        name: random.integers(value.low, value.high + 1, (samples, *value.shape)).astype(np.int32)
+        name: random.integers(value.low, ends[name] + 1, (samples, *value.shape)).astype(np.int32)
         for name, value in values.items()
     }

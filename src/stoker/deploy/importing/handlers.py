@@ -32,7 +32,8 @@ from stoker.deploy.floating.operations import (
     FloatSum,
 )
 from stoker.deploy.importing.given_grids import GIVEN, given_weights
-from stoker.deploy.importing.matching import MASKS, Handler, Matcher, Operand, arguments
+from stoker.deploy.importing.masks import permutation
+from stoker.deploy.importing.matching import Handler, Matcher, Operand, arguments
 from stoker.deploy.importing.pointwise import POINTWISE
 
 
@@ -239,44 +240,41 @@ def _attention(at: Matcher, node: fx.Node) -> None:
     scores, shares = f"{node.name}.scores", f"{node.name}.shares"
     at.add(FloatMatMul, node, [query, turned], name=scores, factor=factor)
     at.shapes[scores] = (*at.shapes[query][:-1], columns)
-    at.add(FloatSoftmax, node, [scores], name=shares, mask=_mask(at, node, given, rows, columns))
+    counts, mask = _mask(at, node, given, rows, columns)
+    at.add(FloatSoftmax, node, [scores, *([counts] if counts else [])], name=shares, mask=mask)
     at.shapes[shares] = at.shapes[scores]
     at.add(FloatMatMul, node, [shares, value])
 
 
-def _mask(at: Matcher, node: fx.Node, given: dict[str, Any], rows: int, columns: int) -> Any:
-    """What an attention counts, as 0 and 1; None for all."""
+def _mask(at: Matcher, node: fx.Node, given: dict[str, Any], rows: int, columns: int) -> tuple[str | None, Any]:
+    """What an attention counts: a value that says so, or 0 and 1; neither for all."""
     if given.get("is_causal"):
-        return np.tril(np.ones((rows, columns), np.int8))
+        return None, np.tril(np.ones((rows, columns), np.int8))
     if given.get("attn_mask") is None:
-        return None
-    found = at.operand(node, given["attn_mask"])
-    if isinstance(found, str):
-        raise at.refused(node, f"`attn_mask` must be constant, and depends on an input; {MASKS}")
-    if found.dtype == torch.bool:
-        return None if found.all() else np.array(found.tolist(), dtype=np.int8)
-    least = found <= torch.finfo(found.dtype).min  # what some libraries write instead of -inf, which is less too
-    if not (least | (found == 0)).all():
-        raise at.refused(node, "`attn_mask` must hold 0 and -inf only")
-    return np.array((~least).tolist(), dtype=np.int8) if least.any() else None
+        return None, None
+    return at.masks.counts(node, given["attn_mask"], len(at.shape(node)))
 
 
 def _softmax(log: bool) -> Handler:
     def handle(at: Matcher, node: fx.Node) -> None:
         given = arguments(node)
-        source = at.value(node, given["self"])
-        shape, rank = at.shapes[source], len(at.shapes[source])
+        rank = len(at.shape(node))
         axis = int(given["dim"]) % rank
-        if shape[axis] < 0:
-            raise at.refused(node, f"`dim` must not be the batch, got {given['dim']}")
-        if axis == rank - 1:
-            at.add(FloatSoftmax, node, [source], log=log)
-            return
         # Rows are last: the axis goes there, which moves nothing in images, and back.
         order = (*(each for each in range(rank) if each != axis), axis)
+        source, counts, mask = at.masks.rows(node, given["self"], order)
+        shape = at.shapes[source]
+        if shape[axis] < 0:
+            raise at.refused(node, f"`dim` must not be the batch, got {given['dim']}")
+        if log and (counts is not None or mask is not None):
+            raise at.refused(node, "the logarithm of shares must not have a mask: where nothing counts, it is -inf")
+        masked = [counts] if counts else []
+        if axis == rank - 1:
+            at.add(FloatSoftmax, node, [source, *masked], mask=mask, log=log)
+            return
         turned, rows = f"{node.name}.turned", f"{node.name}.rows"
         at.add(FloatPermute, node, [source], name=turned, order=order)
-        at.add(FloatSoftmax, node, [turned], name=rows, log=log)
+        at.add(FloatSoftmax, node, [turned, *masked], name=rows, mask=mask, log=log)
         at.shapes[turned] = at.shapes[rows] = tuple(shape[each] for each in order)
         at.add(FloatPermute, node, [rows], order=tuple(order.index(each) for each in range(rank)))
 
@@ -346,7 +344,16 @@ def _concat(at: Matcher, node: fx.Node) -> None:
     axis = int(given["dim"]) % rank
     if at.shape(node)[axis] < 0:
         raise at.refused(node, "values must not be joined along the batch")
-    at.add(FloatConcat, node, [at.value(node, each) for each in given["tensors"]], axis=axis)
+    # Caches of decoders begin with a tensor of nothing.
+    parts = [
+        each
+        for each in given["tensors"]
+        if not any(isinstance(size, int) and size == 0 for size in each.meta["val"].shape)
+    ]
+    if len(parts) == 1:
+        _same_source(at, node, parts[0])
+        return
+    at.add(FloatConcat, node, [at.value(node, each) for each in parts], axis=axis)
 
 
 def _reshape(at: Matcher, node: fx.Node) -> None:
@@ -358,16 +365,8 @@ def _reshape(at: Matcher, node: fx.Node) -> None:
 
 
 def _permute(at: Matcher, node: fx.Node) -> None:
-    given = arguments(node)
-    source = at.value(node, given["self"])
-    rank = len(at.shapes[source])
-    order = list(range(rank))
-    if "dims" in given:
-        order = [int(axis) % rank for axis in given["dims"]]
-    else:
-        first, second = (int(given.get(name, default)) % rank for name, default in (("dim0", 0), ("dim1", 1)))
-        order[first], order[second] = order[second], order[first]
-    at.add(FloatPermute, node, [source], order=tuple(order))
+    source = at.value(node, node.args[0])
+    at.add(FloatPermute, node, [source], order=permutation(node, len(at.shapes[source])))
 
 
 def _slice(at: Matcher, node: fx.Node) -> None:
@@ -427,7 +426,11 @@ def _expand(at: Matcher, node: fx.Node) -> None:
 
 
 def _same_value(at: Matcher, node: fx.Node) -> None:
-    at.alias(node, at.value(node, node.args[0]))
+    _same_source(at, node, node.args[0])
+
+
+def _same_source(at: Matcher, node: fx.Node, source: Any) -> None:
+    at.alias(node, at.value(node, source))
 
 
 def _dropout(at: Matcher, node: fx.Node) -> None:

@@ -7,10 +7,11 @@ What belongs to which operation of torch is in ``handlers``; here are walking, f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import fx
 
 from stoker.core.errors import ModelImportError
@@ -27,8 +28,11 @@ from stoker.deploy.importing.exporting import Captured, layer, where
 
 Operand = str | torch.Tensor
 """The name of a computed value, or a constant."""
-MASKS = "quantise a `forward` that takes samples of one length, without a mask or with one that is made of sizes alone"
-"""What to do about truth values that depend on an input."""
+MASKS = (
+    "make masks of sizes, and of inputs that are truth values or whole numbers: by comparing, combining, reshaping and "
+    "filling, element by element"
+)
+"""What to do about truth values that depend on an input in another way."""
 OTHERWISE = "write it with those of docs/guide/deploy.md, or leave it out of the module"
 """What to do about an operation that no other advice is for."""
 _SCORES = "return the scores, and choose among them outside of the module"
@@ -48,6 +52,14 @@ NEXT: Mapping[str, str] = {
 """What to do about operations that are refused, by their names."""
 _SIZES = (2, 3)
 """Sizes of the batch at which what depends on that size alone is computed."""
+_MOVES = tuple(
+    f"aten.{name}."
+    for name in (
+        "view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "expand", "permute", "transpose", "slice",
+        "select", "to", "_to_copy", "clone", "contiguous", "detach", "alias",
+    )
+)  # fmt: skip
+"""Operations whose results are numbers of what they read."""
 _Made = TypeVar("_Made", bound=FloatOperation)
 Handler = Callable[["Matcher", fx.Node], None]
 
@@ -66,23 +78,61 @@ def arguments(node: fx.Node) -> dict[str, Any]:
     return found
 
 
+class MaskRules(Protocol):
+    """What knows masks that depend on inputs: :class:`stoker.deploy.importing.masks.Masks`."""
+
+    def enter(self, node: fx.Node, count: int) -> None:
+        """Notes an input of whole numbers."""
+        ...
+
+    def take(self, node: fx.Node) -> bool:
+        """Whether a node is a mask or masks scores."""
+        ...
+
+    def value(self, node: fx.Node, argument: fx.Node) -> str | None:
+        """The value of a mask that something else than a softmax reads."""
+        ...
+
+    def rows(
+        self, node: fx.Node, argument: Any, order: Sequence[int] | None = None
+    ) -> tuple[str, str | None, NDArray[Any] | None]:  # fmt: skip
+        """What a softmax reads."""
+        ...
+
+    def counts(self, node: fx.Node, argument: Any, rank: int) -> tuple[str | None, NDArray[Any] | None]:
+        """What an attention counts."""
+        ...
+
+
 class Matcher:
     """A captured graph being read.
 
+    Args:
+        captured: the graph.
+        handlers: what to do about operations, by name.
+        masks: what knows masks.
+        largest: number that samples have of each input of whole numbers that no table is read by; 1 by default.
+
     Attributes:
+        masks: of this graph.
         operations: made so far.
         shapes: of every value, with the batch, multiples of it negative.
         grids: that the graph itself states, by value.
         narrow: what a value was expanded from, whose axes of size 1 sums and products broadcast.
     """
 
-    def __init__(self, captured: Captured, handlers: dict[str, Handler]) -> None:
+    def __init__(
+        self, captured: Captured, handlers: dict[str, Handler], masks: Callable[[Matcher], MaskRules],
+        largest: Mapping[str, int] | None = None,
+    ) -> None:  # fmt: skip
         self.operations: list[FloatOperation] = []
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.grids: dict[str, GivenGrid] = {}
         self.narrow: dict[str, str] = {}
+        self.masks = masks(self)
         self._captured = captured
         self._handlers = handlers
+        self._largest = largest or {}
         self._constants: dict[str, Any] = dict(captured.tensors)
         """Tensors and numbers that no input reaches, by node."""
         self._by_size: dict[str, tuple[Any, Any]] = {}
@@ -106,13 +156,16 @@ class Matcher:
             self._constants = {name: tensor.clone() for name, tensor in self._captured.tensors.items()}
         inputs = [self._input(by_name[name]) for name in self._captured.inputs]
         for node in nodes:
-            if node.op == "call_function" and node.name in needed and not self._folded(node):
+            if node.op != "call_function" or node.name not in needed:
+                continue
+            if not self._folded(node) and not self.masks.take(node):
                 self._match(node)
         outputs: dict[str, str] = {}
         for at, name in enumerate(self._captured.outputs):
-            if name not in self._names:
+            value = self._names.get(name) or (name in by_name and self.masks.value(by_name[name], by_name[name]))
+            if not value:
                 raise ModelImportError(f"output {at} must depend on an input of the model, got a constant", where="")
-            outputs[f"output_{at}" if len(self._captured.outputs) > 1 else "output"] = self._names[name]
+            outputs[f"output_{at}" if len(self._captured.outputs) > 1 else "output"] = value
         return FloatGraph(
             inputs=tuple(inputs), outputs=outputs, operations=tuple(self.operations), shapes=dict(self.shapes),
             grids=dict(self.grids),
@@ -149,9 +202,19 @@ class Matcher:
         """
         written = node.args[0]
         assert isinstance(written, fx.Node)
+        self.overwritten(node, written)
+        self._names[written.name] = self._names[node.name]
+
+    def overwritten(self, node: fx.Node, written: fx.Node) -> None:
+        """What an in-place operation writes to is no constant any more.
+
+        Raises:
+            ModelImportError: it writes to a part of a value.
+        """
         if _is_view(written):
             raise self.refused(node, f"must not write to `{written.name}`, a part or a view of another value")
-        self._names[written.name] = self._names[node.name]
+        self._constants.pop(written.name, None)
+        self._by_size.pop(written.name, None)
 
     def split(self, node: fx.Node, axis: int, sizes: Sequence[int]) -> None:
         """Parts of a node's source along an axis, for a node with several results."""
@@ -181,6 +244,9 @@ class Matcher:
     def operand(self, node: fx.Node, argument: Any) -> Operand:
         """An argument as a computed value or a constant."""
         if isinstance(argument, fx.Node):
+            masked = None if argument.op == "placeholder" else self.masks.value(node, argument)
+            if masked is not None:
+                return masked
             if argument.name in self._names:
                 return self._names[argument.name]
             if argument.name in self._constants:
@@ -249,6 +315,26 @@ class Matcher:
         """Whether an argument does not depend on an input."""
         return not isinstance(node, fx.Node) or node.name in self._constants or node.name in self._by_size
 
+    def range_of(self, node: Any, rank: int) -> tuple[int, int, int] | None:
+        """An axis, of so many, along which a constant counts up one by one, from which number and up to before which.
+
+        All samples of the batch are counted from 0 up to before -1. None: it does not count.
+        """
+        if not isinstance(node, fx.Node) or not self.is_constant(node):
+            return None
+        tensors = [torch.as_tensor(each) for each in self._by_size.get(node.name, (self._constants.get(node.name),))]
+        axes = [[axis for axis, size in enumerate(each.shape, rank - each.ndim) if size > 1] for each in tensors]
+        if any(len(each) != 1 for each in axes) or len({each[0] for each in axes}) > 1:
+            return None
+        flat = [each.flatten() for each in tensors]
+        start = int(flat[0][0])
+        if any(not torch.equal(each, torch.arange(start, start + len(each))) for each in flat):
+            return None
+        by_batch = len(flat) > 1 and tuple(map(len, flat)) == _SIZES
+        if by_batch:
+            return (axes[0][0], 0, -1) if start == 0 else None
+        return axes[0][0], start, start + len(flat[0])
+
     def refused(self, node: fx.Node, rule: str) -> ModelImportError:
         """The error that says so, with the user's file and line."""
         place = where(node)
@@ -267,8 +353,12 @@ class Matcher:
             self._batch = first.node.expr
         self._names[node.name] = node.name
         self.shapes[node.name] = self.shape(node)
-        whole = not tensor.dtype.is_floating_point
-        return FloatInput(name=node.name, shape=self.shapes[node.name], whole=whole)
+        if tensor.dtype.is_floating_point:
+            return FloatInput(name=node.name, shape=self.shapes[node.name], whole=False)
+        truth = tensor.dtype == torch.bool
+        count = 2 if truth else max(_rows_of(node, self._captured), self._largest.get(node.name, 1) + 1, 2)
+        self.masks.enter(node, count)
+        return FloatInput(name=node.name, shape=self.shapes[node.name], whole=True, truth=truth, count=count)
 
     def _folded(self, node: fx.Node) -> bool:
         """Computes a node that no input reaches, or only the batch's size; whether it was one."""
@@ -320,6 +410,20 @@ class Matcher:
             base = name.removeprefix("aten.").partition(".")[0]
             raise self.refused(node, f"is not among the operations that become integers; {NEXT.get(base, OTHERWISE)}")
         handler(self, node)
+
+
+def _rows_of(node: fx.Node, captured: Captured) -> int:
+    """Rows of the largest table whose rows an input says, perhaps in some of its columns; 0 without one."""
+    found: list[int] = []
+    for each in captured.graph_module.graph.nodes:
+        if each.op == "call_function" and str(each.target).startswith(("aten.embedding.", "aten.embedding_bag.")):
+            given = arguments(each)
+            read = given["indices"]
+            while isinstance(read, fx.Node) and read is not node and str(read.target).startswith(_MOVES):
+                read = read.args[0]
+            if read is node:
+                found.append(int(given["weight"].meta["val"].shape[0]))
+    return max(found, default=0)
 
 
 def _computed(node: fx.Node, known: Mapping[str, Any]) -> Any:

@@ -9,6 +9,7 @@ from itertools import pairwise
 import torch
 
 from stoker.deploy.comparing import error_of, loss_of
+from stoker.deploy.floating.operations import FloatEmbedding
 from stoker.deploy.importing.quantising import (
     ImportedModel,
     Quantised,
@@ -67,7 +68,8 @@ def quantise_mixed(
 
     Raises:
         ModelImportError: it can't be exported, or an operation is not supported; fields: where.
-        CalibrationError: a value is not finite; fields: value.
+        CalibrationError: a value is not finite, or a number is no row of its table; fields: value.
+        ConfigError: widths name what has none.
     """
     return quantise_steps(
         module, samples, most=most, count=1, name=name, widths=widths, shifts=shifts, saved=saved
@@ -99,9 +101,11 @@ def quantise_steps(
 
     Raises:
         ModelImportError: it can't be exported, or an operation is not supported; fields: where.
-        CalibrationError: a value is not finite; fields: value.
+        CalibrationError: a value is not finite, or a number is no row of its table; fields: value.
+        ConfigError: widths name what has none.
     """
     model = import_module(module, samples)
+    model.check_names(widths or Widths())
     tried = tried_rules(model, samples, LoweringOptions(widths=widths or Widths(), shifts=shifts))
     designs = mixed_designs(model, samples, best_options(tried), most=most, cost=COSTS[saved])
     steps = [_step(None, designs[0]), *(_step(before, each) for before, each in pairwise(designs))]
@@ -182,12 +186,20 @@ def accepted(designs: Sequence[MixedDesign], most: float) -> MixedDesign:
 def choices(model: ImportedModel, options: LoweringOptions) -> dict[Width, int]:
     """Widths that may be chosen, at those of the options: of layers and results that these do not name."""
     widths, found = options.widths, dict[Width, int]()
-    weighted = model.lowered(options).weight_bits
+    lowered = model.lowered(options)
+    weighted, joined = lowered.weight_bits, lowered.joined
+    inside = {each.name for each in joined.values()}
+    """Rectifiers inside layers: the width of their results is that of the layers'."""
+    tables = {each.name for each in model.graph.operations if isinstance(each, FloatEmbedding) and not each.bag}
     named = [(each.name, "") for each in model.graph.inputs if not each.whole]
+    # What only says what counts has the bits that this takes.
+    stated = {name for name, grid in model.graph.grids.items() if grid.bits == 1}
     for name, layer in (*named, *((each.name, each.layer) for each in folded(model.graph).operations)):
         if name in weighted and not {name, layer} & {*widths.weights_by_layer}:
             found[Width(name, "weights")] = widths.of_weights(name, layer)
-        if not {name, layer} & {*widths.activations_by_layer}:
+        own = {name, layer} | ({joined[name].name, joined[name].layer} if name in joined else set[str]())
+        # Rows have their table's width.
+        if name not in inside | tables | stated and not own & {*widths.activations_by_layer}:
             found[Width(name, "activations")] = widths.of_result(name, layer)
     return found
 

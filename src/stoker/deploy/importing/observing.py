@@ -11,8 +11,9 @@ import torch
 from torch import fx
 
 from stoker.core.errors import CalibrationError
-from stoker.deploy.floating.operations import FloatGraph
+from stoker.deploy.floating.operations import FloatEmbedding, FloatGraph
 from stoker.deploy.floating.patches import PatchTotals, WeightedLayer, patches_of
+from stoker.deploy.floating.row_numbers import rows_read
 from stoker.deploy.importing.exporting import Captured
 from stoker.deploy.importing.matching import arguments
 from stoker.deploy.lowering.observation import Observed, Real
@@ -74,11 +75,16 @@ def observe(
         if isinstance(each, WeightedLayer):
             readers.setdefault(each.sources[0], []).append(each)
 
+    made = None if graph is None else {each.name for each in (*graph.inputs, *graph.operations)}
+
     def note(name: str, tensor: torch.Tensor) -> None:
-        if not tensor.dtype.is_floating_point or not tensor.numel():
+        whole = not tensor.dtype.is_floating_point
+        if not tensor.numel() or (whole and (made is None or name not in made)):
             return
         array = numbers(tensor)
         if not np.isfinite(array).all():
+            if made is not None and name not in made:
+                return  # a mask of -inf, which is no value
             raise CalibrationError(
                 f"calibration samples must give finite numbers, and `{name}` holds "
                 f"{array[~np.isfinite(array)].ravel()[0]}; look at the loader's samples and the model's weights",
@@ -95,6 +101,31 @@ def observe(
     if not count:
         raise CalibrationError("calibration needs at least one batch of samples, got none", value="")
     return {name: each.observed(chance) for name, each in notes.items()}
+
+
+def check_row_numbers(graph: FloatGraph, inputs: Sequence[torch.Tensor]) -> None:
+    """Refuses samples with numbers that are no rows of the tables that read them.
+
+    Raises:
+        CalibrationError: with the input, the place in a sample, the table and its rows; fields: value.
+        ModelImportError: a table's row numbers are computed; fields: where.
+    """
+    read = rows_read(graph)
+    for port, tensor in zip(graph.inputs, inputs, strict=True):
+        if port.name not in read:
+            continue
+        own, array = read[port.name], tensor.numpy()
+        wrong = (own.tables >= 0) & ((array < 0) | (array >= own.rows))
+        if wrong.any():
+            first = tuple(np.argwhere(wrong)[0].tolist())
+            table, at = graph.operations[own.tables[first[1:]]], ", ".join(map(str, (":", *first[1:])))
+            assert isinstance(table, FloatEmbedding)
+            raise CalibrationError(
+                f"`{port.name}[{at}]` must hold row numbers of `{table.layer or table.name}`, which has "
+                f"{len(table.table)} rows, 0 to {len(table.table) - 1}, and sample {first[0]} holds {array[first]}; "
+                "look at the loader's samples, or make the table larger",
+                value=port.name,
+            )
 
 
 def values_of(captured: Captured, inputs: Sequence[torch.Tensor]) -> dict[str, Real]:
@@ -147,7 +178,7 @@ class _Noting(fx.Interpreter):
         factor = query.shape[-1] ** -0.5 if scale is None else float(scale)  # pyright: ignore[reportArgumentType]
         scores = (query @ key.transpose(-1, -2)) * factor
         self._note(f"{n.name}.scores", scores)
-        self._note(f"{n.name}.key", key)
+        self._note(f"{n.name}.key", key.transpose(-1, -2))
 
 
 def numbers(tensor: torch.Tensor) -> Real:

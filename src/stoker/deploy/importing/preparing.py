@@ -35,9 +35,11 @@ def prepare(module: _Module, samples: Samples, widths: Widths) -> _Module:
     Raises:
         ModelImportError: it can't be exported, or an operation is not supported; fields: where.
         CalibrationError: a value is not finite; fields: value.
+        ConfigError: widths name what has none.
         ValueError: it is prepared already.
     """
     model = import_module(module, samples)
+    model.check_names(widths)
     layers = dict(module.named_modules())
     readers = {each.layer: each for each in model.graph.operations if isinstance(layers.get(each.layer), _LAYERS)}
     if any(parametrize.is_parametrized(layers[name]) for name in readers):
@@ -54,9 +56,11 @@ def _read(model: ImportedModel, reader: fl.FloatOperation, widths: Widths) -> Ro
     while name in by_name and (isinstance(by_name[name], _MOVES) or _is_maximum(by_name[name])):
         name = by_name[name].sources[0]
     seen, made = model.seen[name], by_name.get(name)
+    rectifier = made
     while isinstance(made, fl.FloatPointwise) and made.function == "clamp" and made.sources[0] in by_name:
         made = by_name[made.sources[0]]
-    bits = widths.of_result(made.name, made.layer) if made else widths.of_result(name, "")
+    named = rectifier if rectifier and widths.has_result(rectifier.name, rectifier.layer) else made
+    bits = widths.of_result(named.name, named.layer) if named else widths.of_result(name, "")
     grid = observed_grid(seen, bits, "squares")
     low, high = ((end - grid.zero_point) * grid.scale for end in grid.ends)
     return RoundedInput(bits, low, high)

@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from stoker.deploy.comparing import paired, size_error, spread_error
 from stoker.deploy.engines.law import NumpyEngine
+from stoker.deploy.floating.column_tables import with_column_tables
 from stoker.deploy.floating.operations import FloatGraph
 from stoker.deploy.importing.exporting import Captured, capture
 from stoker.deploy.importing.handlers import handlers
+from stoker.deploy.importing.masks import Masks
 from stoker.deploy.importing.matching import Matcher
-from stoker.deploy.importing.observing import numbers, observe, run, values_of
+from stoker.deploy.importing.observing import check_row_numbers, numbers, observe, run, values_of
 from stoker.deploy.importing.rounding_layers import settled
 from stoker.deploy.importing.samples import BATCH, Samples
 from stoker.deploy.ir.bounds import accumulator
@@ -28,6 +30,7 @@ from stoker.deploy.lowering.grids import RANGE_RULES, Widths
 from stoker.deploy.lowering.layout import BATCH as ANY_BATCH
 from stoker.deploy.lowering.layout import Laid
 from stoker.deploy.lowering.lowering import Lowered, LoweringOptions, lower
+from stoker.deploy.lowering.naming import check_names
 from stoker.deploy.lowering.observation import Observed
 from stoker.deploy.lowering.rounding import ROUNDING_RULES
 from stoker.deploy.lowering.roundings import Roundings
@@ -62,18 +65,27 @@ class ImportedModel:
         """
         return lower(self.graph, self.seen, options, self.roundings)
 
-    def outputs(self, samples: Samples) -> Array:
-        """The first output on real numbers."""
-        found: list[Array] = []
-        wanted = self.captured.outputs[0]
+    def check_names(self, widths: Widths) -> None:
+        """Refuses widths by layer that name what has none.
+
+        Raises:
+            ConfigError: with the closest names.
+            ModelImportError: shapes or numbers that integers can't do; fields: where.
+        """
+        if widths.weights_by_layer or widths.activations_by_layer:
+            check_names(widths, self.lowered(LoweringOptions(widths=widths)).named, self.graph)
+
+    def outputs(self, samples: Samples) -> list[Array]:
+        """All outputs on real numbers, in order."""
+        found: dict[str, list[Array]] = {name: [] for name in self.captured.outputs}
 
         def note(name: str, tensor: torch.Tensor) -> None:
-            if name == wanted:
-                found.append(numbers(tensor))
+            if name in found:
+                found[name].append(numbers(tensor))
 
         for inputs in samples.batches():
             run(self.captured, inputs, note)
-        return np.concatenate(found)
+        return [np.concatenate(found[name]) for name in self.captured.outputs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +113,18 @@ def import_module(module: torch.nn.Module, samples: Samples) -> ImportedModel:
 
     Raises:
         ModelImportError: it can't be exported, or an operation is not supported; fields: where.
-        CalibrationError: a value is not finite; fields: value.
+        CalibrationError: a value is not finite, or a number is no row of its table; fields: value.
     """
     calibration = samples.part("calibrate")
     with settled(module):
         captured = capture(module, tuple(each[:2] for each in calibration.inputs))
-    graph = Matcher(captured, handlers()).graph()
+    largest = {
+        name: int(each.max())
+        for name, each in zip(captured.inputs, samples.inputs, strict=True)
+        if not each.dtype.is_floating_point
+    }
+    graph = with_column_tables(Matcher(captured, handlers(), Masks, largest).graph())
+    check_row_numbers(graph, samples.inputs)
     return ImportedModel(captured, graph, observe(captured, calibration.batches(), folded(graph)))
 
 
@@ -121,8 +139,8 @@ def quantise(
     """The integer model of a module.
 
     Ranges by each rule, with and without bias correction, are measured on the search split, and the best of them with
-    weights rounded to nearest as well; the least error of outputs is taken. The accept split judges, and chooses
-    nothing.
+    weights rounded to nearest as well; the least error of outputs is taken, of several outputs the largest of theirs.
+    The accept split judges, and chooses nothing.
 
     Args:
         module: any; weights stay as they are.
@@ -133,9 +151,11 @@ def quantise(
 
     Raises:
         ModelImportError: it can't be exported, or an operation is not supported; fields: where.
-        CalibrationError: a value is not finite; fields: value.
+        CalibrationError: a value is not finite, or a number is no row of its table; fields: value.
+        ConfigError: widths name what has none.
     """
     model = import_module(module, samples)
+    model.check_names(widths or Widths())
     tried = tried_rules(model, samples, LoweringOptions(widths=widths or Widths(), shifts=shifts))
     options = best_options(tried)
     lowered = model.lowered(options)
@@ -175,7 +195,7 @@ def recorded(
 ) -> QuantisationRecord:  # fmt: skip
     """How an integer model compares with its module, on both splits."""
     search, accept = samples.part("search"), samples.part("accept")
-    taken = best_options(tried)
+    taken, names = best_options(tried), [port.name for port in lowered.graph.outputs]
     return QuantisationRecord(
         model=name,
         calibrated_on=len(samples.part("calibrate")),
@@ -183,8 +203,8 @@ def recorded(
         rule=taken.rule,
         corrected=taken.corrected,
         rounding=taken.rounding,
-        search=paired(outputs(lowered.graph, search), model.outputs(search), search.labels),
-        accept=paired(outputs(lowered.graph, accept), model.outputs(accept), accept.labels),
+        search=paired(outputs(lowered.graph, search), model.outputs(search), search.labels, names),
+        accept=paired(outputs(lowered.graph, accept), model.outputs(accept), accept.labels, names),
         layers=layer_errors(model, lowered, accept),
         parameters=sum(each.numel() for each in module.parameters()),
         weight_bits=sum(lowered.weight_bits.values()),
@@ -194,16 +214,15 @@ def recorded(
     )
 
 
-def outputs(graph: IntegerGraph, samples: Samples) -> Array:
-    """The first output on whole numbers, by the law."""
+def outputs(graph: IntegerGraph, samples: Samples) -> list[Array]:
+    """All outputs on whole numbers, by the law, in order."""
     engine = NumpyEngine(graph)
     names = [port.name for port in graph.inputs]
-    first = graph.outputs[0].name
     parts = [
-        engine({name: np.asarray(each.numpy()) for name, each in zip(names, inputs, strict=True)})[first]
+        engine({name: np.asarray(each.numpy()) for name, each in zip(names, inputs, strict=True)})
         for inputs in samples.batches()
     ]
-    return np.concatenate(parts)
+    return [np.concatenate([each[port.name] for each in parts]) for port in graph.outputs]
 
 
 def layer_errors(model: ImportedModel, lowered: Lowered, samples: Samples) -> list[LayerError]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.graph import IntegerGraph, Integers
+from stoker.deploy.ir.row_numbers import moved_highs, stated
 from stoker.deploy.ir.shapes import shape_of
 from stoker.deploy.ir.values import IntegerValue, bits_of
 
@@ -122,7 +123,9 @@ def value_range(
         case op.FixedValue():
             return _ends(constants[operation.array])
         case op.MaxPool() | op.Concat() | op.Reshape() | op.Permute() | op.Slice():
-            return min(each.low for each in sources), max(each.high for each in sources)
+            highs = moved_highs(operation, values)
+            high = max(each.high for each in sources) if highs is None else stated(highs)[0]
+            return min(each.low for each in sources), high
         case _:
             found = accumulator(operation, values, constants)
             by = operation.requantiser
@@ -158,9 +161,10 @@ def with_ranges(graph: IntegerGraph) -> IntegerGraph:
         shape = shape_of(operation, values, graph.constants)
         low, high = value_range(operation, values, graph.constants)
         old = values[operation.output]
+        highs = moved_highs(operation, values)
         values[operation.output] = IntegerValue(
             name=old.name, shape=shape, bits=old.bits, signed=old.signed, scale=old.scale, zero_point=old.zero_point,
-            low=low, high=high,
+            low=low, high=high, highs=() if highs is None else stated(highs)[1],
         )  # fmt: skip
     return IntegerGraph(
         inputs=graph.inputs, outputs=graph.outputs, values=values, operations=graph.operations,

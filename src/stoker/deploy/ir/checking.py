@@ -13,6 +13,7 @@ import numpy as np
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import DOUBLE_BITS, accumulator, centred_squares, product_bits, value_range
 from stoker.deploy.ir.graph import IntegerGraph
+from stoker.deploy.ir.row_numbers import broken_highs, broken_moves
 from stoker.deploy.ir.shapes import shape_of
 from stoker.deploy.ir.values import MOST_BITS, MOST_INDEX_BITS, IntegerValue, ModelPort
 
@@ -40,6 +41,9 @@ def _broken(graph: IntegerGraph) -> Iterator[str]:
     for port in (*graph.inputs, *graph.outputs):
         if port.value not in graph.values:
             yield f"`{port.name}` must stand for a value of the graph, got `{port.value}`"
+    for port in graph.inputs:
+        if graph.values[port.value].highs and port.dtype == "float32":
+            yield f"`{port.name}` must hold row numbers, whose largest differ by place, got {port.dtype}"
     known = {port.value for port in graph.inputs}
     for operation in graph.operations:
         yield from _names(graph, operation, known)
@@ -65,6 +69,7 @@ def _value(name: str, value: IntegerValue) -> Iterator[str]:
         yield f"`{name}`: `zero_point` must be a number of its type, got {value.zero_point}"
     if not (0 < value.scale < float("inf")):
         yield f"`{name}`: `scale` must be positive and finite, got {value.scale}"
+    yield from broken_highs(value)
 
 
 def _names(graph: IntegerGraph, operation: op.Operation, known: set[str]) -> Iterator[str]:
@@ -104,6 +109,7 @@ def _operation(graph: IntegerGraph, operation: op.Operation) -> Iterator[str]:
     low, high = value_range(operation, graph.values, graph.constants)
     if not out.low <= low <= high <= out.high:
         yield f"`{name}`: the range must hold {low} to {high}, which can occur, got {out.low, out.high}"
+    yield from broken_moves(operation, graph.values)
 
 
 def _requantiser(graph: IntegerGraph, by: op.Requantiser, operation: op.Operation) -> Iterator[str]:
@@ -166,6 +172,10 @@ def _tables(graph: IntegerGraph, operation: op.Operation) -> Iterator[str]:
             yield f"`{operation.table}` must have an entry for each of {1 << source.bits} numbers"
         if isinstance(operation, op.Softmax) and not 0 < int(graph.constants[operation.table][0]) <= _MULTIPLIER_HIGH:
             yield f"`{operation.table}`: the first entry must be above 0 and fit 16 bits"
+        if isinstance(operation, op.Softmax) and operation.counts is not None:
+            counts = graph.values[operation.counts]
+            if not 0 <= counts.low <= counts.high <= 1:
+                yield f"`{name}`: `counts` must hold 0 and 1, got {counts.low} to {counts.high}"
     elif isinstance(operation, (op.Embedding, op.EmbeddingBag)):
         source = graph.values[operation.source]
         if not 0 <= source.low <= source.high < len(graph.constants[operation.table]):

@@ -215,8 +215,9 @@ class LayerNorm(msgspec.Struct, frozen=True, kw_only=True, tag="layer_norm"):
 class Softmax(msgspec.Struct, frozen=True, kw_only=True, tag="softmax"):
     """Over the last axis: ``e = table[max(x) - x]``, ``y = min((e * 2^B + sum(e) // 2) // sum(e), 2^B - 1)``.
 
-    B are the output's bits; its scale is ``2^-B``, its zero point 0, and it is unsigned. Where the mask is 0, an
-    element counts neither for the largest nor for the sum, and its result is 0.
+    B are the output's bits; its scale is ``2^-B``, its zero point 0, and it is unsigned. Where a mask is 0, an
+    element counts neither for the largest nor for the sum, and its result is 0. A row of which nothing counts is 0
+    throughout.
     """
 
     source: str
@@ -224,7 +225,9 @@ class Softmax(msgspec.Struct, frozen=True, kw_only=True, tag="softmax"):
     table: str
     """``2^bits`` entries of unsigned 16 bits for the differences from 0; the first is the largest and above 0."""
     mask: str | None = None
-    """Constant of 0 and 1 that broadcasts over the input; each row has a 1."""
+    """Constant of 0 and 1 that broadcasts over the input."""
+    counts: str | None = None
+    """A value of 0 and 1, of the input's rank, that broadcasts over it: a mask that differs from sample to sample."""
 
 
 class FixedValue(msgspec.Struct, frozen=True, kw_only=True, tag="constant"):
@@ -267,6 +270,8 @@ def sources_of(operation: Operation) -> tuple[str, ...]:
         return ()
     if isinstance(operation, (Add, Multiply, MatMul, Concat)):
         return operation.sources
+    if isinstance(operation, Softmax) and operation.counts is not None:
+        return operation.source, operation.counts
     return (operation.source,)
 
 

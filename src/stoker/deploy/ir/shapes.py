@@ -70,6 +70,8 @@ def shape_of(operation: op.Operation, values: Mapping[str, IntegerValue], consta
             return *shapes[0][:-1], constants[operation.table].shape[1]
         case op.FixedValue():
             return constants[operation.array].shape
+        case op.Softmax() if len(shapes) > 1 and broadcast(*shapes) != shapes[0]:
+            raise ValueError(f"`{operation.output}`: `counts` must broadcast over {shapes[0]}, got {shapes[1]}")
         case op.Rescale() | op.Table() | op.LayerNorm() | op.Softmax():
             return shapes[0]
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
+Dtype: TypeAlias = Literal["float32", "int64", "bool"]
+"""What a caller's array holds."""
 MOST_BITS = 16
 """Widest value on an edge; accumulators are wider and never leave their operation."""
 MOST_INDEX_BITS = 32
 """Widest integer input: row numbers of embedding tables."""
 
 
-class IntegerValue(msgspec.Struct, frozen=True, kw_only=True):
+class IntegerValue(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An integer tensor on an edge; it stands for ``scale * (q - zero_point)``."""
 
     name: str
@@ -26,6 +28,9 @@ class IntegerValue(msgspec.Struct, frozen=True, kw_only=True):
     low: int
     high: int
     """The least and the largest number that can occur, derived from the weights; within the type's."""
+    highs: tuple[int, ...] = ()
+    """The largest row number at each place of the shape, flattened, where places differ; -1 where nothing reads one,
+    and a caller's number is taken as 0. Empty: ``high`` everywhere."""
 
     @property
     def type_low(self) -> int:
@@ -49,15 +54,15 @@ class IntegerValue(msgspec.Struct, frozen=True, kw_only=True):
 class ModelPort(msgspec.Struct, frozen=True, kw_only=True):
     """An input or an output as the model's caller sees it.
 
-    A float input is quantised as ``clamp(rint(x * (1 / scale)) + zero_point)`` in double precision, halves to the even
-    step; NaN becomes the zero point. A float output is ``(q - zero_point) * scale``, computed in double precision and
-    rounded once to float32.
+    Whole numbers are taken as they are, truth values as 0 and 1. A float input is quantised as
+    ``clamp(rint(x * (1 / scale)) + zero_point)`` in double precision, halves to the even step; NaN becomes the zero
+    point. A float output is ``(q - zero_point) * scale``, computed in double precision and rounded once to float32.
     """
 
     name: str
     value: str
     """Name of the graph's value."""
-    dtype: Literal["float32", "int64"]
+    dtype: Dtype
     shape: tuple[int, ...]
     """The caller's, without the batch: channels where torch has them."""
     order: tuple[int, ...]

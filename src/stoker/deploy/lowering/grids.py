@@ -80,6 +80,10 @@ class Widths:
         """Bits of an operation's result."""
         return self.activations_by_layer.get(name, self.activations_by_layer.get(layer, self.activations))
 
+    def has_result(self, name: str, layer: str) -> bool:
+        """Whether an operation's result is named."""
+        return name in self.activations_by_layer or layer in self.activations_by_layer
+
 
 def grid_of(low: float, high: float, bits: int) -> Grid:
     """The grid of a range, which is widened to hold 0: unsigned where nothing is negative."""

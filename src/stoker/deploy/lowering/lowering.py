@@ -5,28 +5,33 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from stoker.core.errors import ModelImportError
 from stoker.deploy.arithmetic.requantising import shift_of
+from stoker.deploy.arithmetic.windows import window_counts
 from stoker.deploy.floating import operations as fl
 from stoker.deploy.floating.functions import apply
 from stoker.deploy.floating.patches import WeightedLayer
+from stoker.deploy.floating.row_numbers import rows_read
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import with_ranges
 from stoker.deploy.ir.checking import checked
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.ir.pruning import pruned
-from stoker.deploy.ir.values import ModelPort
+from stoker.deploy.ir.values import Dtype, ModelPort
 from stoker.deploy.lowering.folding import folded, only_leaves
 from stoker.deploy.lowering.grids import Grid, RangeRule, Widths, grid_of, observed_grid
 from stoker.deploy.lowering.layout import BATCH, Atom, Group, Laid, permuted, reshaped, size_of, without_batch
+from stoker.deploy.lowering.lookups import write_lookup
+from stoker.deploy.lowering.naming import WidthNames
 from stoker.deploy.lowering.normalising import write_log_softmax, write_norm, write_softmax
 from stoker.deploy.lowering.observation import Observed
 from stoker.deploy.lowering.rounding import RoundedWeights, RoundingRule, round_weights
 from stoker.deploy.lowering.roundings import Roundings
+from stoker.deploy.lowering.tables import table_ends, table_grid, with_tables, write_bag, write_rows
 from stoker.deploy.lowering.writing import Writer, fresh
 
 _CLAMPED = (
@@ -70,11 +75,15 @@ class Lowered:
         graph: checked.
         values: the graph's value of each operation on real numbers that has one, by name.
         weight_bits: bits of all weights of a layer, by name.
+        named: what widths may be given to.
+        joined: rectifiers that are part of a layer, by the layer's name; the layer's result is theirs.
     """
 
     graph: IntegerGraph
     values: Mapping[str, Laid]
     weight_bits: Mapping[str, int]
+    named: WidthNames
+    joined: Mapping[str, fl.FloatPointwise]
 
 
 def lower(
@@ -101,6 +110,7 @@ class _Lowering:
     ) -> None:
         self._graph, self._seen, self._options, self._roundings = graph, seen, options, roundings
         self._to = Writer()
+        self._rows_read, self._table_ends = rows_read(graph), table_ends(graph)
         self._laid: dict[str, Laid] = {}
         self._weight_bits: dict[str, int] = {}
         self._uses = Counter([name for each in graph.operations for name in each.sources] + [*graph.outputs.values()])
@@ -108,6 +118,9 @@ class _Lowering:
         """The last reader of each value."""
         self._joined: dict[str, fl.FloatPointwise] = {}
         """Rectifiers that are part of the operation before them, by that operation's name."""
+        self._named_weights: set[str] = set()
+        self._named_results: set[str] = set()
+        """Names and paths that widths were looked up by."""
 
     def lowered(self) -> Lowered:
         ports = tuple(self._input(each) for each in self._graph.inputs)
@@ -130,7 +143,8 @@ class _Lowering:
             inputs=ports, outputs=outputs, values=to.values, operations=tuple(to.operations), constants=to.constants
         )
         own = {name: laid for name, laid in self._laid.items() if name not in self._joined}
-        return Lowered(checked(with_ranges(pruned(made))), own, self._weight_bits)
+        named = WidthNames(frozenset(self._named_weights - {""}), frozenset(self._named_results - {""}))
+        return Lowered(checked(with_ranges(pruned(made))), own, self._weight_bits, named, self._joined)
 
     def _refused(self, each: fl.FloatOperation, rule: str) -> ModelImportError:
         at = f"{each.where}: " if each.where else ""
@@ -147,25 +161,14 @@ class _Lowering:
         order = (*range(1, len(sizes)), 0) if images and len(sizes) > 1 else tuple(range(len(sizes)))
         atoms = [(Atom(size),) if size > 1 else () for size in sizes]
         if each.whole:
-            rows = min(
-                (len(operation.table) for operation in self._graph.operations
-                 if isinstance(operation, fl.FloatEmbedding) and self._reads(operation.sources[0], each.name)),
-                default=1,
-            )  # fmt: skip
-            grid = Grid(bits=max(1, (rows - 1).bit_length()), signed=False, scale=1.0, zero_point=0)
-            value = self._to.value(each.name, [sizes[axis] for axis in order], grid, (0, rows - 1))
+            read = self._rows_read[each.name]
+            grid = Grid(bits=read.bits, signed=False, scale=1.0, zero_point=0)
+            value = self._to.row_numbers(each.name, read.rows.transpose(order) - 1, grid, joined=read.joined)
         else:
             value = self._to.value(each.name, [sizes[axis] for axis in order], self._grid(each.name, ""))
         self._laid[each.name] = Laid(value, ((BATCH,), *atoms), tuple(atom for axis in order for atom in atoms[axis]))
-        dtype: Literal["float32", "int64"] = "int64" if each.whole else "float32"
+        dtype: Dtype = "bool" if each.truth else "int64" if each.whole else "float32"
         return ModelPort(name=each.name, value=value, dtype=dtype, shape=sizes, order=order)
-
-    def _reads(self, name: str, source: str) -> bool:
-        """Whether a value is another one, moved."""
-        by_name = {each.name: each for each in self._graph.operations}
-        while name != source and name in by_name and len(by_name[name].sources) == 1:
-            name = by_name[name].sources[0]
-        return name == source
 
     def _output(self, name: str, value: str) -> ModelPort:
         laid = self._laid[value]
@@ -180,12 +183,22 @@ class _Lowering:
 
     def _grid(self, name: str, layer: str) -> Grid:
         """The grid of a result: the graph's own, or one of what was observed."""
-        return self._chosen_grid(name, self._options.widths.of_result(name, layer))
+        return self._chosen_grid(name, self._result_bits(name, layer))
+
+    def _result_bits(self, name: str, layer: str) -> int:
+        self._named_results |= {name, layer}
+        return self._options.widths.of_result(name, layer)
+
+    def _bits_of_weights(self, name: str, layer: str) -> int:
+        self._named_weights |= {name, layer}
+        return self._options.widths.of_weights(name, layer)
 
     def _chosen_grid(self, name: str, bits: int) -> Grid:
         given = self._graph.grids.get(name)
         if given is not None:
             return Grid(bits=given.bits, signed=given.signed, scale=given.scale, zero_point=given.zero_point)
+        if name not in self._seen:
+            raise ValueError("must compute with real numbers, and was given whole ones")
         return observed_grid(self._seen[name], bits, self._options.rule)
 
     def _on_given_grid(self, each: fl.FloatOperation) -> None:
@@ -199,8 +212,10 @@ class _Lowering:
         joined = self._joined.get(each.name)
         if joined is None:
             return self._grid(each.name, each.layer), None
-        bits = self._options.widths.of_result(each.name, each.layer)
-        grid = self._chosen_grid(joined.name, bits)
+        bits, own = self._result_bits(each.name, each.layer), self._result_bits(joined.name, joined.layer)
+        grid = self._chosen_grid(
+            joined.name, own if self._options.widths.has_result(joined.name, joined.layer) else bits
+        )
         low, high = (float(end) for end in grid.steps(np.clip(np.array(joined.arguments), -1e30, 1e30)))
         return grid, (int(low), int(high))
 
@@ -232,6 +247,8 @@ class _Lowering:
                 self._mean(each)
             case fl.FloatEmbedding():
                 self._embedding(each)
+            case fl.FloatLookup():
+                self._lookup(each)
             case fl.FloatNorm():
                 self._norm(each)
             case fl.FloatSoftmax():
@@ -278,7 +295,7 @@ class _Lowering:
     ) -> tuple[RoundedWeights, int]:
         """A layer's weights, with their axes in torch's order, as whole numbers of so many bits."""
         options, own = self._options, self._to.grid(source)
-        bits = options.widths.of_weights(each.name, each.layer)
+        bits = self._bits_of_weights(each.name, each.layer)
         seen = self._seen.get(each.sources[0])
         patches = None if seen is None else seen.patches.get(each.name)
         corrected = options.corrected and patches is not None
@@ -369,7 +386,8 @@ class _Lowering:
         else:
             wanted, _ = self._result(each)
             name = self._to.value(each.name, value.shape, wanted)
-            counts = _counts(each, (value.shape[0], value.shape[1]))
+            size = value.shape[0], value.shape[1]
+            counts = window_counts(size, each.kernel, each.stride, each.padding, each.counted)
             ratios = np.atleast_1d(grid.scale / wanted.scale / counts)
             by = self._to.requantiser(name, ratios, wanted)
             self._to.write_shaped(op.SumPool(source=source, output=name, requantiser=by, **geometry))
@@ -456,7 +474,7 @@ class _Lowering:
     def _concat(self, each: fl.FloatConcat) -> None:
         sources, order = self._alike([self._laid[name] for name in each.sources])
         same = {self._to.grid(source) for source in sources}
-        grid = same.pop() if len(same) == 1 else self._grid(each.name, each.layer)
+        grid = same.pop() if len(same) == 1 else self._joined_grid(each)
         parts = [self._to.rescaled(source, grid) for source in sources]
         axis = order.index(each.axis)
         shape = list(self._to.values[parts[0]].shape)
@@ -464,6 +482,14 @@ class _Lowering:
         name = self._to.value(each.name, shape, grid)
         self._to.write(op.Concat(sources=tuple(parts), output=name, axis=axis))
         self._laid[each.name] = self._spread(name, each.name, order)
+
+    def _joined_grid(self, each: fl.FloatConcat) -> Grid:
+        """The grid of values that are joined, which holds all rows of the tables among them."""
+        seen = self._seen.get(each.name)
+        if seen is None or each.name in self._graph.grids:
+            return self._grid(each.name, each.layer)
+        seen = with_tables(seen, each.sources, self._table_ends)
+        return observed_grid(seen, self._result_bits(each.name, each.layer), self._options.rule)
 
     def _reshape(self, each: fl.FloatReshape) -> None:
         laid = self._laid[each.sources[0]]
@@ -504,32 +530,26 @@ class _Lowering:
         self._laid[each.name] = self._spread(name, each.name, order)
 
     def _embedding(self, each: fl.FloatEmbedding) -> None:
-        laid = self._laid[each.sources[0]]
-        grid = self._grid(each.name, each.layer)
-        out = Atom(each.table.shape[1])
-        if not each.bag:
-            source = self._to.arranged(laid, [laid.order])
-            rows = self._to.values[source].shape
-            name = self._to.value(each.name, (*rows, out.size), grid)
-            table = self._to.constant(f"{name}.table", grid.steps(each.table))
-            self._to.write(op.Embedding(source=source, output=name, table=table))
-            self._weight_bits[each.name] = grid.bits * each.table.size
+        laid, out = self._laid[each.sources[0]], Atom(each.table.shape[1])
+        bits = self._bits_of_weights(each.name, each.layer)
+        if each.bag:
+            source, rows, before = self._rows(laid)
+            name = write_bag(self._to, each, source, laid, bits, self._grid(each.name, each.layer))
+            self._laid[each.name] = _with_channels(name, before, rows[0], out)
+        else:
+            # Rows are results as they are: they have the narrower of both widths.
+            bits = min(bits, self._result_bits(each.name, each.layer))
+            given = each.name in self._graph.grids
+            grid = self._grid(each.name, "") if given else table_grid(each.table, bits, self._options.rule)
+            bits = grid.bits
+            name = write_rows(self._to, each, self._to.arranged(laid, [laid.order]), grid)
             self._laid[each.name] = _with_channels(name, laid.axes, laid.order, out)
-            return
-        source, rows, before = self._rows(laid)
-        bits = self._options.widths.of_weights(each.name, each.layer)
-        scale = float(np.abs(each.table).max()) / ((1 << (bits - 1)) - 1) or 1.0
-        count = size_of(laid.axes[-1]) if each.bag == "mean" else 1
-        name = self._to.value(each.name, (*self._to.values[source].shape[:-1], out.size), grid)
-        self._to.write(
-            op.EmbeddingBag(
-                source=source, output=name, table_bits=bits,
-                table=self._to.constant(f"{name}.table", np.rint(each.table / scale)),
-                requantiser=self._to.requantiser(name, np.array([scale / grid.scale / count]), grid),
-            )
-        )  # fmt: skip
         self._weight_bits[each.name] = bits * each.table.size
-        self._laid[each.name] = _with_channels(name, before, rows[0], out)
+
+    def _lookup(self, each: fl.FloatLookup) -> None:
+        sources, order = self._alike([self._laid[name] for name in each.sources])
+        name = write_lookup(self._to, each, sources, self._grid(each.name, each.layer))
+        self._laid[each.name] = self._spread(name, each.name, order)
 
     def _norm(self, each: fl.FloatNorm) -> None:
         laid = self._laid[each.sources[0]]
@@ -546,13 +566,20 @@ class _Lowering:
             leaves = each.name not in self._graph.grids and only_leaves(self._graph, each.name)
             name = write_log_softmax(self._to, each, source, None if leaves else self._grid(each.name, each.layer))
         else:
-            name = write_softmax(self._to, each, source, self._options.widths.of_result(each.name, each.layer))
+            counts = None
+            if len(each.sources) > 1:
+                mask = self._laid[each.sources[1]]
+                pairs = zip(laid.axes, mask.axes, strict=True)
+                counts = self._to.arranged(mask, [group for own, group in pairs if own != (BATCH,)])
+            name = write_softmax(self._to, each, source, self._result_bits(each.name, each.layer), counts)
         axes = fresh(laid.axes)
         self._laid[each.name] = Laid(name, axes, tuple(atom for group in axes for atom in without_batch(group)))
 
     def _constant(self, each: fl.FloatConstant) -> None:
-        bits = self._options.widths.of_result(each.name, each.layer)
+        bits = self._result_bits(each.name, each.layer)
         grid = grid_of(float(each.array.min()), float(each.array.max()), bits)
+        if each.name in self._graph.grids:
+            grid = self._chosen_grid(each.name, bits)
         shape = each.array.shape
         name = self._to.fixed(each.name, grid.steps(each.array).astype(np.int64), grid)
         atoms = [(Atom(size),) if size > 1 else () for size in shape]
@@ -563,20 +590,6 @@ def _with_channels(name: str, before: tuple[Group, ...], rows: Group, out: Atom)
     """A tensor with a new last axis, which lies last in memory."""
     last: Group = (out,) if out.size > 1 else ()
     return Laid(name, (*before, last), (*rows, *last))
-
-
-def _counts(each: fl.FloatPool, size: tuple[int, int]) -> Any:
-    """Elements that each window of a mean counts: one number, or (height, width, 1) where borders differ."""
-    by_axis: list[Any] = []
-    for axis in (0, 1):
-        before, after = each.padding[2 * axis : 2 * axis + 2]
-        counted = each.counted[2 * axis : 2 * axis + 2]
-        kernel, stride = each.kernel[axis], each.stride[axis]
-        starts = np.arange((size[axis] + before + after - kernel) // stride + 1) * stride - before
-        low, high = np.maximum(starts, -counted[0]), np.minimum(starts + kernel, size[axis] + counted[1])
-        by_axis.append(high - low)
-    counts = by_axis[0][:, None, None] * by_axis[1][None, :, None]
-    return float(counts.flat[0]) if (counts == counts.flat[0]).all() else counts.astype(np.float64)
 
 
 def _common_shift(ratios: Any) -> int:

@@ -62,8 +62,8 @@ def write_norm(to: Writer, each: fl.FloatNorm, source: str, grid: Grid, ends: tu
     )  # fmt: skip
 
 
-def write_softmax(to: Writer, each: fl.FloatSoftmax, source: str, bits: int) -> str:
-    """A softmax over the last axis of a value; the result's name."""
+def write_softmax(to: Writer, each: fl.FloatSoftmax, source: str, bits: int, counts: str | None = None) -> str:
+    """A softmax over the last axis of a value, of which a value of 0 and 1 says what counts; the result's name."""
     value = to.values[source]
     grid = Grid(bits=bits, signed=False, scale=2.0**-bits, zero_point=0)
     name = to.value(each.name, value.shape, grid)
@@ -73,7 +73,7 @@ def write_softmax(to: Writer, each: fl.FloatSoftmax, source: str, bits: int) -> 
         own = np.broadcast_to(each.mask, (*each.mask.shape[: each.mask.ndim - len(value.shape)], *value.shape))
         mask = to.constant(f"{name}.mask", own.reshape(value.shape))
     table = to.constant(f"{name}.table", powers)
-    return to.write(op.Softmax(source=source, output=name, table=table, mask=mask))
+    return to.write(op.Softmax(source=source, output=name, table=table, mask=mask, counts=counts))
 
 
 def write_log_softmax(to: Writer, each: fl.FloatSoftmax, source: str, grid: Grid | None) -> str:

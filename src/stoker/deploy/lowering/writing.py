@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from stoker.deploy.arithmetic.requantising import multipliers_of
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.graph import Integers
+from stoker.deploy.ir.row_numbers import stated
 from stoker.deploy.ir.shapes import shape_of
 from stoker.deploy.ir.values import IntegerValue
 from stoker.deploy.lowering.grids import Grid
@@ -50,6 +51,16 @@ class Writer:
             name=unique, shape=tuple(shape), bits=grid.bits, signed=grid.signed, scale=grid.scale,
             zero_point=grid.zero_point, low=low, high=high,
         )  # fmt: skip
+        return unique
+
+    def row_numbers(self, name: str, highs: NDArray[np.int64], grid: Grid, *, joined: bool = False) -> str:
+        """A new value whose largest number at each place is given; -1 where nothing reads it.
+
+        Alike ones are stated once, unless the value is joined to others, whose places may differ from its.
+        """
+        high, by_place = stated(highs, short=not joined)
+        unique = self.value(name, highs.shape, grid, (0, high))
+        self.values[unique] = _changed(self.values[unique], highs=by_place)
         return unique
 
     def constant(self, name: str, array: NDArray[Any]) -> str:

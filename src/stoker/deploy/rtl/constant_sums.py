@@ -88,6 +88,16 @@ class ConstantSums:
         """The sum over all additions."""
         return sum(each.adder_bits for each in self.sums)
 
+    @property
+    def subtracted_bits(self) -> int:
+        """Bits of values that are subtracted, each value once a level; constants are written as they are needed."""
+        values = {
+            (each.right, each.level): each.adder_bits
+            for each in self.sums
+            if each.minus and not len(self.inputs) <= each.right < self.given
+        }
+        return sum(min(width(*self.ends(value)), bits) for (value, _), bits in values.items())
+
     def ends(self, value: int) -> tuple[int, int]:
         """The least and the largest number that a value can be."""
         if value < len(self.inputs):

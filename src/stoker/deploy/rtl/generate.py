@@ -11,11 +11,11 @@ import msgspec
 
 from stoker.deploy.rtl.banks import BANKED, chain_cycles, update_words
 from stoker.deploy.rtl.constant_text import array_texts
+from stoker.deploy.rtl.folders import DESIGN, write_files
 from stoker.deploy.rtl.structure import EMPTY, Structure
 from stoker.deploy.rtl.top_text import TOP, number_bytes, top_text, watchdog_cycles
 from stoker.deploy.rtl.update_text import DIGEST_FILE, SWITCH_CYCLES
 
-DESCRIPTION = "design.json"
 _UPDATABLE = "UPDATABLE"
 _USES = re.compile(r"^\s*(?:\w+\s*:\s*)?(\w+) #\(", re.MULTILINE)
 
@@ -83,6 +83,8 @@ class DesignDescription(msgspec.Struct, frozen=True, kw_only=True):
     """None where another model is another design."""
     host_tables: tuple[str, ...] = ()
     """Layers of the model whose tables stay on the host: their rows are inputs."""
+    memories: tuple[str, ...] = ()
+    """Files of memories, in order of names."""
 
 
 def design_files(structure: Structure, source: str = "") -> dict[str, str]:
@@ -124,52 +126,58 @@ def design_files(structure: Structure, source: str = "") -> dict[str, str]:
         },
         constant=tuple(node.layer for node in structure.nodes.values() if node.constant is not None),
         updates=updates_of(structure) if structure.updatable else None, host_tables=structure.host_tables,
+        memories=tuple(sorted(texts.keys() - {*order, top})),
     )  # fmt: skip
-    return texts | {DESCRIPTION: msgspec.json.format(msgspec.json.encode(description)).decode() + "\n"}
+    return texts | {DESIGN: msgspec.json.format(msgspec.json.encode(description)).decode() + "\n"}
 
 
 def design_digest(structure: Structure, source: str = "") -> str:
     """Digest of the files that :func:`write_design` writes; arguments are its own."""
     texts = design_files(structure, source)
-    return msgspec.json.decode(texts[DESCRIPTION], type=DesignDescription).digest
+    return msgspec.json.decode(texts[DESIGN], type=DesignDescription).digest
 
 
 def write_design(structure: Structure, folder: Path, source: str = "") -> DesignDescription:
-    """Writes a design's files into a folder, which is made; returns its description.
+    """Writes a design's files into a folder, in the place of a design that it held; returns its description.
 
     Raises:
         OSError: the folder cannot be written.
+        ValueError: it has an ``engine.json`` that is none.
     """
-    texts = design_files(structure, source)
-    folder.mkdir(parents=True, exist_ok=True)
-    if (folder / DESCRIPTION).is_file():  # an older design may have files that this one has not
-        for each in folder.iterdir():
-            if each.suffix in (".sv", ".hex"):
-                each.unlink()
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return msgspec.json.decode(texts[DESCRIPTION], type=DesignDescription)
+    contents = {name: text.encode() for name, text in design_files(structure, source).items()}
+    text = contents.pop(DESIGN)
+    found = msgspec.json.decode(text, type=DesignDescription)
+    write_files(folder, contents, DESIGN, text, found.digest)
+    return found
 
 
 def read_design(folder: Path) -> DesignDescription:
-    """The description of a design whose files are all there and unchanged.
+    """The description of a design whose files are all there and unchanged; others may be there.
 
     Raises:
         ValueError: the folder holds no design, or files that differ from those that were written.
     """
-    path = folder / DESCRIPTION
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=DesignDescription)
-        texts = {
-            each.name: each.read_text(encoding="utf-8")
-            for each in folder.iterdir()
-            if each.suffix in (".sv", ".hex")
-        }  # fmt: skip
-    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
+        found = msgspec.json.decode((folder / DESIGN).read_bytes(), type=DesignDescription)
+    except (OSError, msgspec.DecodeError) as error:
         raise ValueError(f"`{folder}` must hold a design: {error}; write one with `stoker deploy rtl`") from None
-    if _digest(texts) != found.digest:
+    try:
+        whole = _digest(design_texts(folder, found)) == found.digest
+    except (OSError, UnicodeDecodeError):
+        whole = False
+    if not whole:
         raise ValueError(f"`{folder}` must hold what was written; write it again with `stoker deploy rtl`")
     return found
+
+
+def design_texts(folder: Path, description: DesignDescription) -> dict[str, str]:
+    """Texts of a design's files by name, without its description.
+
+    Raises:
+        OSError: one is not there.
+    """
+    names = sorted((*description.files, *description.memories))
+    return {name: (folder / name).read_text(encoding="utf-8") for name in names}
 
 
 def updates_of(structure: Structure) -> DesignUpdates:

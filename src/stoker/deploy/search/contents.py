@@ -17,7 +17,7 @@ _FACTOR_BITS = 16
 _SPLIT = 17
 _WIDE = 18
 """Most bits of a factor of a hardware multiplier; :data:`_SPLIT` of an accumulator go into the first of two."""
-_NARROW = 9
+NARROW_BITS = 9
 """Bits of a product from which on the multipliers of all families are used for it; some leave less to lookup tables."""
 _SHALLOW = 32
 """Words of a FIFO that is read at once."""
@@ -39,7 +39,7 @@ class UnitContents:
         taken_muxes: of `muxes`, the same.
         taken_registers: of `registers`, the same of multipliers with registers: factors, products, sums of two.
         multipliers: of hardware.
-        narrow_multipliers: of these, those whose product has less than :data:`_NARROW` bits.
+        narrow_multipliers: of these, those whose product has less than :data:`NARROW_BITS` bits.
         products: bits of both factors of each multiplier, multiplied: what it is where there is no hardware for it.
         fixed_products: the same of multipliers by constants.
         narrow_products: of `products` and `fixed_products`, those of narrow multipliers.
@@ -47,6 +47,7 @@ class UnitContents:
         sums: bits of additions by which weights are part of the circuit.
         sum_registers: bits of their results.
         waiting: bits of registers in which numbers wait for such an addition.
+        subtracted: bits that such additions subtract.
         windows: line buffers.
         units: with an output FIFO.
         memories: of all parts.
@@ -71,6 +72,7 @@ class UnitContents:
     sums: int = 0
     sum_registers: int = 0
     waiting: int = 0
+    subtracted: int = 0
     windows: int = 0
     units: int = 0
     memories: tuple[MemoryShape, ...] = ()
@@ -101,6 +103,7 @@ def sums_contents(sums: ConstantSums) -> UnitContents:
         sums=sums.adder_bits,
         sum_registers=sum(width(each.low, each.high) for each in sums.sums),
         waiting=waiting_bits(sums),
+        subtracted=sums.subtracted_bits,
     )
 
 
@@ -154,7 +157,7 @@ def _array(pe: int, each: int, factor: int, weight: int, acc: int, words: int, s
     # A multiplier takes in the first sum: the accumulator where no other product comes to it, else that of each pair.
     pairs = min(product + 1, acc)
     taken_sums, taken_adders = (acc, acc) if each == 1 else (-(-each // 2) * pairs, each // 2 * pairs)
-    narrow = product < _NARROW
+    narrow = product < NARROW_BITS
     for level in range(1, levels + 1):
         # Declared as wide as the last level; the bits above a level's own are copies of its sign, and are merged.
         width = min(product + level, acc)

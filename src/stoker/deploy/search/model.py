@@ -24,7 +24,7 @@ from stoker.deploy.search.contents import UnitContents, contents_of, end_content
 from stoker.deploy.search.memory_forms import DISTRIBUTED_LUTS, MappedMemory, MemoryShape, mapped
 from stoker.deploy.tools.devices import TOOLS, Family, Fpga
 
-_SOFT: tuple[Family, ...] = ("ice40",)
+SOFT: tuple[Family, ...] = ("ice40",)
 """Families whose designs have no hardware multipliers: lookup tables multiply."""
 REGISTERED: tuple[Family, ...] = ("xc7",)
 """Families whose multipliers have registers and an adder, and which leave narrow products to lookup tables."""
@@ -280,7 +280,7 @@ def weighed(weights: Mapping[str, float], parts: Mapping[str, float]) -> float:
 
 def _built(contents: UnitContents, family: Family) -> UnitContents:
     """The contents outside of the multipliers that a family has, and these."""
-    if family in _SOFT:
+    if family in SOFT:
         return replace(contents, multipliers=0)
     if family not in REGISTERED:
         return replace(contents, products=0, fixed_products=0)
@@ -311,10 +311,12 @@ def _lut_parts(contents: UnitContents, memories: _Memories, family: Family) -> d
     }
     if family in REGISTERED:
         found["products"] = contents.products
-    if family not in _SOFT:
+    if family not in SOFT:
         return found
-    # A logic cell has one lookup table and one flip-flop: some registers have a cell to themselves.
+    # A logic cell has one lookup table and one flip-flop: some registers have a cell to themselves. What is
+    # subtracted is inverted in another one, for carries take in what comes to a cell.
     return found | {
+        "sums": contents.sum_registers + contents.waiting + contents.subtracted,
         "products": contents.products, "fixed_products": contents.fixed_products, "registers": contents.registers,
         "address_registers": contents.address_registers,
     }  # fmt: skip
@@ -343,7 +345,7 @@ def _period_parts(demand: DeviceDemand, longest: int, family: Family) -> dict[st
     """
     if TOOLS[family].placer is None:
         return {"clocking": 1.0}
-    if family in _SOFT:
+    if family in SOFT:
         return {"clocking": 1.0, "products": longest / 10, "luts": demand.luts / 1000}
     return {
         "clocking": 1.0, "flip_flops": demand.flip_flops / 1000, "dsps": demand.dsps / 10,

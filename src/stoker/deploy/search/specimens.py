@@ -205,6 +205,11 @@ def narrow_specimens() -> tuple[Specimen, ...]:
     return tuple(made() for made in _NARROW)
 
 
+def small_specimens() -> tuple[Specimen, ...]:
+    """More of those with weights in the circuit, for families whose parts have room for few of the others."""
+    return tuple(made() for made in _SMALL)
+
+
 def _dense(
     inputs: int, outputs: int, fold: tuple[int, int], weights: int = 8, bits: int = 8, shift: int = 0
 ) -> Specimen:
@@ -374,6 +379,11 @@ _CONSTANT: tuple[_Made, ...] = (
     _half_constant,
 )
 """Layers whose weights are part of the circuit."""
+_SMALL: tuple[_Made, ...] = (
+    partial(_constant_dense, 20, 6, 3, 5, 8, 1),
+    partial(_constant_conv, 8, 2, 6, 3, 4, 3, 1),
+    partial(_constant_conv, 6, 8, 10, 5, 5, 1, 1),
+)
 
 
 def small_networks() -> tuple[Specimen, ...]:

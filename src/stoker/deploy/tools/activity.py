@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from stoker.core.errors import ToolError
 from stoker.deploy.ir.graph import Integers
 from stoker.deploy.rtl.generate import DesignDescription
 from stoker.deploy.tools.engine_simulation import EngineOutcome, engine_simulator, simulate_words_in
+from stoker.deploy.tools.running import work_folder
 from stoker.deploy.tools.simulation import Outcome, simulate_in
 from stoker.deploy.tools.verilator import simulator
 
@@ -47,9 +47,9 @@ def changes(
         ToolError: a tool fails or takes too long.
     """
     program = simulator(design, folder, kind="activity", limit_s=limit_s)
-    with tempfile.TemporaryDirectory(prefix="stoker-activity-") as name:
-        outcome = simulate_in(Path(name), program, design, description, inputs, limit_s=limit_s)
-        return counted((Path(name) / "activity.dat").read_text(encoding="utf-8"), description.top), outcome
+    with work_folder("activity") as counts:
+        outcome = simulate_in(counts, program, design, description, inputs, limit_s=limit_s)
+        return counted((counts / "activity.dat").read_text(encoding="utf-8"), description.top), outcome
 
 
 def engine_changes(
@@ -57,9 +57,9 @@ def engine_changes(
 ) -> tuple[Counter[str], EngineOutcome]:
     """The same for words that are sent to an engine, by instance in it, without those of loading its model."""
     program = engine_simulator(folder, kept_in, kind="activity", limit_s=limit_s)
-    with tempfile.TemporaryDirectory(prefix="stoker-activity-") as name:
-        outcome = simulate_words_in(Path(name), program, folder, words, limit_s=limit_s)
-        return counted((Path(name) / "activity.dat").read_text(encoding="utf-8"), _ENGINE), outcome
+    with work_folder("activity") as counts:
+        outcome = simulate_words_in(counts, program, folder, words, limit_s=limit_s)
+        return counted((counts / "activity.dat").read_text(encoding="utf-8"), _ENGINE), outcome
 
 
 def counted(text: str, top: str) -> Counter[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,8 +12,9 @@ from numpy.typing import NDArray
 from stoker.core.errors import ToolError
 from stoker.deploy.ir.graph import IntegerGraph, Integers
 from stoker.deploy.rtl.engine.ends import beats_of, values_of
-from stoker.deploy.rtl.engine.files import PROGRAM, EngineDescription, read_engine
-from stoker.deploy.tools.running import run_tool
+from stoker.deploy.rtl.engine.files import EngineDescription, read_engine
+from stoker.deploy.rtl.folders import PROGRAM
+from stoker.deploy.tools.running import run_tool, work_folder
 from stoker.deploy.tools.simulation import Outcome, Stalls
 from stoker.deploy.tools.verilator import SimulatorKind, lint_files, simulator_of
 
@@ -95,8 +95,7 @@ def simulate_words(
     update: LoadedModel | None = None, limit_s: float = 3600.0,
 ) -> tuple[NDArray[np.uint16], EngineOutcome]:  # fmt: skip
     """The same for words of the streams: (samples, words, lanes) in and out."""
-    with tempfile.TemporaryDirectory(prefix="stoker-simulation-") as name:
-        made = Path(name)
+    with work_folder("simulation") as made:
         outcome = simulate_words_in(made, program, folder, words, stalls=stalls, update=update, limit_s=limit_s)
         return _words((made / "out.bin").read_bytes(), read_engine(folder)), outcome
 

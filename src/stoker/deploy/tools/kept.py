@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from stoker.core.errors import ToolError
+from stoker.core.processes.temporary import remove_abandoned, temporary_folder
 
 _SEAL = "seal"
+_MAKING = "making-"
 
 
 def kept(kind: str, facts: Iterable[str], make: Callable[[Path], None], folder: Path | None = None) -> Path:
@@ -35,11 +36,12 @@ def kept(kind: str, facts: Iterable[str], make: Callable[[Path], None], folder: 
         digest.update(f"{len(data)}:".encode() + data)
     path = base / f"{kind}-{digest.hexdigest()[:32]}"
     if path.is_dir():
+        remove_abandoned(_MAKING, base)
         _check(path)
         return path
     base.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.TemporaryDirectory(prefix="making-", dir=base) as making:
-        made = Path(making, "result")
+    with temporary_folder(_MAKING, base) as making:
+        made = making / "result"
         made.mkdir()
         make(made)
         (made / _SEAL).write_text(_seal(made), encoding="ascii")

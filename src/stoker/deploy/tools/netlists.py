@@ -44,14 +44,17 @@ def netlist_simulator(
     if part.tools.models is None:
         known = ", ".join(each.name for each in FPGAS if each.tools.models)
         raise ValueError(f"`netlist` must be of a part whose cells can be simulated, {known}, got {part.name}")
-    source = _as_text(netlist, description.top, part, folder, limit_s)
+    source = cells_as_text(netlist, description.top, part, folder, limit_s=limit_s)
     harness = Path(__file__).with_name("harness.cpp")
     ports = ports_header(description)
     return simulator_of(source, description.top, [_FILE], harness, ports, folder, kind="cells", limit_s=limit_s)
 
 
-def _as_text(netlist: Path, top: str, part: Fpga, folder: Path | None, limit_s: float) -> Path:
-    """The folder with a netlist as Verilog of one module, all cells in it."""
+def cells_as_text(netlist: Path, top: str, part: Fpga, folder: Path | None = None, *, limit_s: float) -> Path:
+    """The folder with a netlist as Verilog of one module, ``cells.v``, all cells in it.
+
+    Arguments and errors of :func:`netlist_simulator`, with the name of the module.
+    """
     prepare(YOSYS)
     try:
         whole: dict[str, Any] = msgspec.json.decode(netlist.read_bytes())

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import shlex
-import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from stoker.core.errors import ToolError
+from stoker.core.processes.groups import in_group
+from stoker.core.processes.temporary import temporary_folder
 from stoker.core.units import format_seconds
 
 _TAIL = 2000
 _SHOWN_S = 2.0
 _EACH_S = 1.0
+_FAMILY = "stoker-deploy-"
+_own = threading.local()
+"""Has, in a thread of :func:`tools_at_once`, the event that its tools are no longer wanted."""
 
 
 def run_tool(
     command: Sequence[str], *, folder: Path, limit_s: float, doing: str, environ: Mapping[str, str] | None = None
 ) -> str:  # fmt: skip
     """What a tool printed, both streams together.
+
+    It ends with this process, whatever ends that, and so do its children; its temporary files go.
 
     Args:
         command: program and arguments.
@@ -35,19 +44,12 @@ def run_tool(
         ToolError: it cannot be started, fails, or takes longer.
     """
     begun = time.monotonic()
-    try:
-        process = subprocess.Popen(
-            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            errors="replace", env={**os.environ, **(environ or {})}, start_new_session=True,
-        )  # fmt: skip
-    except OSError as error:
-        raise ToolError(f"`{command[0]}` must run for {doing}, and cannot be started: {error}") from error
-    try:
-        output = _wait(process, begun, limit_s, doing)
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        raise
+    with work_folder("tool") as own:
+        try:
+            with in_group(command, folder=folder, environ={**(environ or {}), "TMPDIR": str(own)}) as process:
+                output = _wait(process, begun, limit_s, doing)
+        except OSError as error:
+            raise ToolError(f"`{command[0]}` must run for {doing}, and cannot be started: {error}") from error
     if process.returncode:
         raise ToolError(
             f"`{shlex.join(command)}` must end with status 0 for {doing}, got {process.returncode}:\n"
@@ -56,13 +58,42 @@ def run_tool(
     return output
 
 
+def work_folder(kind: str) -> AbstractContextManager[Path]:
+    """An empty temporary folder for a block; those of commands that were killed go first.
+
+    Args:
+        kind: a word of its name.
+    """
+    return temporary_folder(f"{_FAMILY}{kind}-", family=_FAMILY)
+
+
+@contextlib.contextmanager
+def tools_at_once(count: int) -> Generator[ThreadPoolExecutor]:
+    """Threads that run tools. If the block fails or is interrupted, they end their tools within a second or so.
+
+    Args:
+        count: of threads.
+    """
+    unwanted = threading.Event()
+    with ThreadPoolExecutor(count, initializer=setattr, initargs=(_own, "unwanted", unwanted)) as pool:
+        try:
+            yield pool
+        except BaseException:
+            unwanted.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
 def _wait(process: subprocess.Popen[str], begun: float, limit_s: float, doing: str) -> str:
     live = sys.stderr.isatty()
+    unwanted: threading.Event | None = getattr(_own, "unwanted", None)
     shown = False
     while True:
         spent = time.monotonic() - begun
         if spent > limit_s:
             raise ToolError(f"{doing} must take at most {format_seconds(limit_s)}; allow more with `--limit`")
+        if unwanted is not None and unwanted.is_set():
+            raise ToolError(f"{doing} is not wanted any more: what it is part of has failed, or was interrupted")
         try:
             output, _ = process.communicate(timeout=min(_EACH_S, limit_s - spent + 0.01))
         except subprocess.TimeoutExpired:

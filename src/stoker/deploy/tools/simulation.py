@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from stoker.core.errors import ToolError
 from stoker.deploy.ir.graph import Integers
 from stoker.deploy.rtl.generate import DesignDescription, DesignEnd
-from stoker.deploy.tools.running import run_tool
+from stoker.deploy.tools.running import run_tool, work_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +109,7 @@ def simulate(
     Raises:
         ToolError: the simulator fails.
     """
-    with tempfile.TemporaryDirectory(prefix="stoker-simulation-") as name:
-        folder = Path(name)
+    with work_folder("simulation") as folder:
         outcome = simulate_in(
             folder, program, design, description, inputs, stalls=stalls, updates=updates, limit_s=limit_s
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from stoker.core.errors import ToolError
-from stoker.deploy.rtl.generate import read_design
+from stoker.deploy.rtl.generate import design_texts, read_design
 from stoker.deploy.tools.devices import Fpga
 from stoker.deploy.tools.kept import kept
 from stoker.deploy.tools.running import run_tool
@@ -42,7 +42,7 @@ def synthesise(design: Path, part: Fpga, folder: Path | None = None, *, limit_s:
         ToolError: it fails or takes too long.
     """
     description = read_design(design)
-    texts = {each.name: each.read_text() for each in sorted(design.iterdir()) if each.suffix in (".sv", ".hex")}
+    texts = design_texts(design, description)
     return synthesise_texts(texts, description.files, description.top, part, folder, limit_s=limit_s)
 
 

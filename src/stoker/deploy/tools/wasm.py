@@ -6,10 +6,11 @@ starts at once. So it is prepared before it is timed.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import sys
-from importlib import metadata
+from importlib import metadata, resources
 from pathlib import Path
 
 from stoker.core.errors import MissingExtraError
@@ -44,8 +45,8 @@ def version_of(package: str) -> str:
 
 
 def is_prepared(package: str) -> bool:
-    """Whether the tool was compiled before: something is in its cache."""
-    return any(_cache(package).rglob("*.wasm/*"))
+    """Whether this very tool was compiled before: an upgraded one's older code is of no use to it."""
+    return _code(package).is_file()
 
 
 def prepare(package: str) -> bool:
@@ -61,6 +62,12 @@ def prepare(package: str) -> bool:
     say(f"preparing {package}, once: a minute or two of one processor, and up to 2 GB of memory")
     run_tool([*command, "--version"], folder=Path.cwd(), limit_s=_PREPARE_S, doing=f"preparing {package}")
     return True
+
+
+def _code(package: str) -> Path:
+    """Where the wheels' runtime keeps a tool's code: under the name and the digest of its module."""
+    module = resources.files(package.replace("-", "_")) / f"{package.removeprefix('yowasp-')}.wasm"
+    return _cache(package) / module.name / hashlib.sha1(module.read_bytes()).hexdigest()
 
 
 def _cache(package: str) -> Path:

@@ -109,6 +109,8 @@ class VerifiedUpdates(msgspec.Struct, frozen=True, kw_only=True):
     ways: tuple[UpdatedWay, ...]
     bytes: int
     """Size of an update."""
+    bytes_back: int | None = None
+    """Size of the update back to the first model, where models differ in size: on an engine."""
 
     @property
     def equal(self) -> bool:

@@ -7,23 +7,35 @@ import msgspec
 FORMAT = 1
 
 
-class PairedAccuracy(msgspec.Struct, frozen=True, kw_only=True):
-    """Whole numbers against real ones on the same samples."""
+class OutputAccuracy(msgspec.Struct, frozen=True, kw_only=True):
+    """One of several outputs."""
+
+    name: str
+    flips: int | None
+    """Samples whose largest number is another one; None where the output is no scores."""
+    error: float
+    """As of :class:`PairedAccuracy`."""
+
+
+class PairedAccuracy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Whole numbers against real ones on the same samples, over all outputs of the model."""
 
     samples: int
     flips: int | None
-    """Samples whose largest output is another one, ties to the first; None where outputs are no scores."""
+    """Samples whose largest number is another one, ties to the first, in any output of scores; None without such."""
     flips_low: float | None
     flips_high: float | None
     """Ends of the interval of the share of flips (Wilson, 95 %)."""
     float_right: int | None
-    """Samples that the model on real numbers gets right; None without labels."""
+    """Samples that the model on real numbers gets right, by its first output; None without labels."""
     right: int | None
     right_low: float | None
     right_high: float | None
     """Ends of the interval of the accuracy on whole numbers (Wilson, 95 %)."""
     error: float
-    """Root mean square of the difference of outputs, over their standard deviation on real numbers."""
+    """Root mean square of an output's difference, over its standard deviation on real numbers; the largest of all."""
+    outputs: list[OutputAccuracy] = []
+    """Each output, where there are several; left out of a file where there is one."""
 
 
 class LayerError(msgspec.Struct, frozen=True, kw_only=True):

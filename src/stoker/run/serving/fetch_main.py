@@ -1,7 +1,7 @@
-"""Fetches a model of a URL and keeps it: ``python -m stoker.run.serving.fetch_main URL ahead|behind``.
+"""Fetches a model of a URL and keeps it: ``python -m stoker.run.serving.fetch_main ahead|behind``.
 
-A process, as what answers requests shares its interpreter with nothing else. It writes a line of JSON, keeps what it
-fetched until its standard input ends, and removes it.
+A process, as what answers requests shares its interpreter with nothing else. It reads the URL, writes a line of JSON,
+keeps what it fetched until its standard input ends, and removes it.
 """
 
 from __future__ import annotations
@@ -92,12 +92,13 @@ def bring(url: str, *, progress: bool | None = None) -> Path:
 
 def main() -> None:
     """Fetches, says where it is, and stays until nobody needs it."""
-    url, behind = sys.argv[1], sys.argv[2] == "behind"
+    behind = sys.argv[1] == "behind"
     set_name(b"stoker_fetch")
     # Of a terminal, to all processes at once: the service drains, and then ends this one by its standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, _leave)
+    url = sys.stdin.buffer.readline().decode("utf-8", "surrogateescape").rstrip("\n")
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is no answer
     threading.Thread(target=_watch, daemon=True).start()

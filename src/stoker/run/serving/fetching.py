@@ -62,11 +62,15 @@ async def found_source(source: str, threads: int, *, behind: bool = False) -> Fo
     if not url:
         return FoundSource(forms_of(source, threads))
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "stoker.run.serving.fetch_main", url, "behind" if behind else "ahead",
+        sys.executable, "-m", "stoker.run.serving.fetch_main", "behind" if behind else "ahead",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
+        assert process.stdin is not None
         assert process.stdout is not None
+        process.stdin.write(
+            url.encode("utf-8", "surrogateescape") + b"\n"
+        )  # all users see what a process was started with
         line = await process.stdout.readline()
         if not line:
             raise ServingError(f"`{url}` must be a model that can be read here, and what reads it ended")

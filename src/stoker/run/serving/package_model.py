@@ -109,7 +109,7 @@ def facts_of(design: SimulatedDesign, latency_cycles: int) -> Facts:
 
 
 def _specs(ports: Iterable[ModelPort], graph: IntegerGraph | None = None) -> tuple[TensorSpec, ...]:
-    """Of outputs; with the graph of inputs, with the row numbers that they may hold."""
+    """The tensors of outputs, or those of inputs with their row numbers, which the graph has."""
 
     def values(port: ModelPort) -> tuple[int, int] | None:
         if graph is None or port.dtype != "int64":

@@ -26,7 +26,7 @@ from stoker.records.events import Event, RunEnded, RunHeader, ServedWindow, Vers
 from stoker.records.runlog import RunLog, has_records, is_in_use
 from stoker.run.serving.starting import Starter, StartPlan
 from stoker.run.serving.template import ModelTemplate
-from stoker.serve.admission import Admission
+from stoker.serve.admission import RequestAdmission
 from stoker.serve.figures import FigureWindows, ModelFigures
 from stoker.serve.http.door import ClientBounds, InferenceDoor, OpenModel
 from stoker.serve.http.metrics import metrics_of
@@ -171,7 +171,7 @@ class _Service:
         if has_records(folder, ""):
             self._say(f"records of an earlier run in {folder} are kept there, under names that begin with earlier-")
 
-    async def _start_grpc(self, is_ready: Callable[[], bool], admission: Admission) -> GrpcDoor | None:
+    async def _start_grpc(self, is_ready: Callable[[], bool], admission: RequestAdmission) -> GrpcDoor | None:
         plan = self._plan
         if plan.grpc_port is None:
             return None

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from stoker.serve.admission import Admission, refuse_late
+from stoker.serve.admission import RequestAdmission, refuse_late
 from stoker.serve.grpc.schema import SERVICE, message_class
 from stoker.serve.http.door import ClientBounds, OpenModel
 from stoker.serve.http.headers import priority_of
@@ -39,7 +39,7 @@ _CONTENTS = {
 _FACTS = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}
 """Field with a fact about an answer."""
 _COPIES = 2
-"""Of a request, until it is answered: the library keeps its message, and the engines are given its numbers."""
+"""The library keeps the message of a request until it is answered, and its numbers are copied for the engines."""
 
 
 class GrpcDoor:
@@ -55,7 +55,7 @@ class GrpcDoor:
 
     def __init__(
         self, models: Mapping[str, OpenModel], bounds: ClientBounds, version: str, is_ready: Callable[[], bool],
-        admission: Admission,
+        admission: RequestAdmission,
     ) -> None:  # fmt: skip
         self._models = models
         self._bounds = bounds

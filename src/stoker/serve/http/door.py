@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Protocol
 
-from stoker.serve.admission import Admission, HeldBody
+from stoker.serve.admission import HeldBody, RequestAdmission
 from stoker.serve.figures import ModelFigures
 from stoker.serve.http.headers import Headers, RequestHeaders, answer_headers, read_headers, refusal_answer
 from stoker.serve.models.awaited import infer
@@ -86,7 +86,7 @@ class InferenceDoor:
         self._by_url = {path.encode(): opened for path, opened in self._by_path.items()}
         self._settings = settings
         self._rest = rest
-        self.admission = Admission(settings.max_body_bytes, settings.max_held_bytes)
+        self.admission = RequestAdmission(settings.max_body_bytes, settings.max_held_bytes)
         """What all requests hold; requests by other protocols are admitted there as well."""
         self._reading: dict[asyncio.Task[Any], float] = {}
         """Tasks that wait for a body, and since when."""

@@ -123,7 +123,8 @@ def _updates(found: VerifiedUpdates, style: Style) -> list[str]:
         for each in found.ways
     ]  # fmt: skip
     head = ("sent", "updates", "outputs", "differ", "samples mixed", "cycles to load", "to the next")
-    title = f"The model changes in mid-stream, {found.bytes:,} bytes each time"
+    sizes = f"{found.bytes:,} bytes " + ("each time" if found.bytes_back is None else f"and {found.bytes_back:,} back")
+    title = f"The model changes in mid-stream, {sizes}"
     return titled(title, render_table(head, rows, style, right=(1, 2, 3, 4, 5, 6)), style)
 
 

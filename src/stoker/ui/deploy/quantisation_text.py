@@ -34,11 +34,14 @@ def render_quantisation(record: QuantisationRecord, package: str, digest: str, s
         for each in record.tried
     ]  # fmt: skip
     heads = ("rule", "biases corrected", "weights rounded", "error")
-    mixed = record.mixed
+    mixed, several = record.mixed, _outputs(record.accept)
     blocks = (
         [style.paint(style.cut(f"Integer model of {record.model}", style.width), 1)],
         render_facts(facts, style),
         titled(f"Widths that save {mixed.saved}", _mixed(mixed, style), style) if mixed else [],
+        titled("Outputs", render_table(("output", "flips", "error"), several, style, right=(1, 2)), style)
+        if several
+        else [],
         titled("Farthest from float", render_table(("result", "error", "module"), rows, style, right=(1,)), style),
         titled("Ranges tried", render_table(heads, tried, style, right=(3,)), style),
     )
@@ -60,17 +63,28 @@ def _mixed(found: MixedRecord, style: Style) -> list[str]:
     return [*render_facts(facts, style), *table]
 
 
+def _outputs(found: PairedAccuracy) -> list[list[str]]:
+    """Each of several outputs."""
+    return [
+        [each.name, "no scores" if each.flips is None else str(each.flips), f"{100 * each.error:.2f} %"]
+        for each in found.outputs
+    ]
+
+
 def _compared(found: PairedAccuracy) -> list[tuple[str, str]]:
     """How whole numbers compare with real ones, a fact a line."""
-    facts = [("error", f"{100 * found.error:.2f} % of the outputs' spread")]
+    several = len(found.outputs) > 1
+    worst = ", in the worst output" if several else ""
+    facts = [("error", f"{100 * found.error:.2f} % of the outputs' spread{worst}")]
     if found.flips is not None and found.flips_high is not None:
-        facts.insert(
-            0, ("flips", f"{found.flips} of {found.samples} (at most {100 * found.flips_high:.1f} %, 95 % interval)")
-        )
+        where = " in any output" if several else ""
+        most = f"at most {100 * found.flips_high:.1f} %, 95 % interval"
+        facts.insert(0, ("flips", f"{found.flips} of {found.samples}{where} ({most})"))
     if found.right is not None and found.right_low is not None and found.right_high is not None:
         interval = f"{100 * found.right_low:.1f} to {100 * found.right_high:.1f} %"
         right, real = (100 * each / found.samples for each in (found.right, found.float_right or 0))
-        facts.insert(0, ("accuracy", f"{right:.1f} % ({interval}); float {real:.1f} % on the same samples"))
+        first = " of the first output" if several else ""
+        facts.insert(0, ("accuracy", f"{right:.1f} %{first} ({interval}); float {real:.1f} % on the same samples"))
     return facts
 
 

@@ -67,12 +67,14 @@ class RowBuilder(NetBuilder):
         array = self._constant(self.random.integers(-128, 128, shape, dtype=np.int32))
         return self._add(op.FixedValue(output=output, array=array))
 
-    def softmax(self, source: str, bits: int = 8, mask: np.ndarray | None = None) -> str:
+    def softmax(
+        self, source: str, bits: int = 8, mask: np.ndarray | None = None, counts: str | None = None
+    ) -> str:  # fmt: skip
         value = self.values[source]
         table = self._constant(np.rint(65535 * np.exp(-np.arange(1 << value.bits) * 0.03)).astype(np.uint16))
         output = self._value(value.shape, bits, signed=False, zero_point=0)
         name = None if mask is None else self._constant(mask)
-        return self._add(op.Softmax(source=source, output=output, table=table, mask=name))
+        return self._add(op.Softmax(source=source, output=output, table=table, mask=name, counts=counts))
 
     def log_softmax(self, source: str) -> str:
         to = Writer()
@@ -113,6 +115,33 @@ def attention(seed: int, *, tokens: int = 5, heads: int = 2, size: int = 3, mask
     total = net.summed((gated, hidden, net.mean_of(hidden, (0,))))
     turned = net.permuted(net.joined(1, net.cut(total, 1, 1, wide + 1, 2), net.cut(total, 1, 0, 2)), (1, 0))
     return net.graph(net.dense(net.shaped(turned, (net.values[turned].elements,)), 7, 16), shares)
+
+
+def counted(
+    seed: int,
+    shape: tuple[int, ...],
+    counts: tuple[int, ...],
+    *,
+    masked: bool = False,
+    bits: int = 8,
+    share_bits: int = 8,
+) -> IntegerGraph:
+    """Shares of scores of which an input says what counts, and products with them.
+
+    Args:
+        seed: of all numbers.
+        shape: of scores, the last two axes of one size.
+        counts: of what counts.
+        masked: whether a constant mask, with a row of which nothing counts, says so too.
+        bits: of scores.
+        share_bits: of shares.
+    """
+    net = RowBuilder(seed, f"counted{seed}_")
+    scores = net.input(shape, bits, signed=bits < 16)
+    kept = net.input(counts, 1, signed=False)
+    mask = np.tril(np.ones(shape[-2:], np.int32), -1) if masked else None
+    shares = net.softmax(scores, share_bits, mask, kept)
+    return net.graph(shares, net.product(shares, net.input((*shape[:-1], 3))))
 
 
 def classifier(seed: int, rows: int = 3, classes: int = 5) -> IntegerGraph:

@@ -16,7 +16,7 @@ from stoker.deploy.rtl.engine.instructions import First, InstructionKind, Second
 from stoker.deploy.rtl.engine.machine import ProgramMachine
 from stoker.deploy.rtl.engine.shape import EngineShape
 from tests.deploy.graphs import graphs, numbers_for
-from tests.deploy.rtl.engine.nets import RowBuilder, attention, classifier
+from tests.deploy.rtl.engine.nets import RowBuilder, attention, classifier, counted
 from tests.deploy.rtl.nets import NetBuilder, any_net, residual_digits, tower
 
 LARGE = EngineShape(lanes=4, data_words=4096, weight_words=2048, table_words=2048, scale_words=1024)
@@ -48,6 +48,26 @@ def test_attention_and_layer_norm(masked: bool) -> None:
     graph = attention(3, masked=masked)
     assert differing(graph, LARGE) == 0
     assert differing(attention(4, tokens=3, heads=3, size=4, masked=masked), structs.replace(LARGE, lanes=8)) == 0
+
+
+@given(
+    seed=st.integers(0, 99), heads=st.integers(1, 3), tokens=st.integers(1, 6), data=st.data(),
+    lanes=st.sampled_from([2, 4, 8]), masked=st.booleans(), bits=st.sampled_from([4, 8]), wide=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=30)
+def test_shares_of_what_an_input_says_counts(
+    seed: int, heads: int, tokens: int, data: st.DataObject, lanes: int, masked: bool, bits: int, wide: bool
+) -> None:
+    shape = (heads, tokens, tokens)
+    counts = tuple(data.draw(st.sampled_from([1, size])) for size in shape)
+    graph = counted(seed, shape, counts, masked=masked, bits=bits, share_bits=16 if wide else 8)
+    assert differing(graph, structs.replace(LARGE, lanes=lanes), samples=5) == 0
+
+
+def test_a_constant_mask_of_which_a_row_counts_nothing() -> None:
+    net = RowBuilder(1)
+    graph = net.graph(net.softmax(net.input((3, 5)), mask=np.array([[0] * 5, [1, 0, 1, 0, 0], [0] * 5])))
+    assert differing(graph, LARGE) == 0
 
 
 @pytest.mark.parametrize(

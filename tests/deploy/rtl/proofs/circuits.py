@@ -147,13 +147,13 @@ class Circuit:
             for ports in self.bits(cycles, count)
         ]  # fmt: skip
 
-    def bits(self, cycles: Sequence[Mapping[str, NDArray[Any]]], count: int) -> list[dict[str, Bits]]:
-        """The same as (bits, cases), for ports of any width."""
+    def bits(self, cycles: Sequence[Mapping[str, NDArray[Any]]], count: int, *, skip: int = 0) -> list[dict[str, Bits]]:
+        """The same as (bits, cases), for ports of any width; of all cycles but some that come first."""
         like = np.packbits(np.ones(count, np.uint8))
         random = np.random.default_rng(1)
         state = [random.integers(0, 256, like.shape, dtype=np.uint8) for _ in range(self.registers)]
         found: list[dict[str, Bits]] = []
-        for ports in cycles:
+        for at_cycle, ports in enumerate(cycles):
             given = {
                 name: np.packbits(np.broadcast_to(ports[port] >> at & 1, count).astype(np.uint8))
                 for name in self.inputs
@@ -161,6 +161,8 @@ class Circuit:
                 if port in ports
             }
             state, outputs = self.step(state, given, like)
+            if at_cycle < skip:
+                continue
             by_port: dict[str, dict[int, Bits]] = {}
             for name, each in outputs.items():
                 port, at = _parted(name)
@@ -178,16 +180,13 @@ def circuit_of(
     Args:
         folder: an empty one.
         top: SystemVerilog of a module ``top``.
-        units: of ``rtl/units`` that it uses.
+        units: of dataflow designs and of engines that it uses.
         files: of memories, by name.
         changes: of texts in the units, which must be there.
         cells: whether modules become cells of an ECP5 before, each by itself, as in a design's netlist.
     """
     prepare(YOSYS)
-    texts = {
-        f"{name}.sv": resources.files("stoker.deploy.rtl").joinpath("units", f"{name}.sv").read_text(encoding="utf-8")
-        for name in units
-    }
+    texts = {f"{name}.sv": unit_text(name) for name in units}
     for change in changes:
         assert any(change[0] in text for text in texts.values())
         texts = {name: text.replace(*change) for name, text in texts.items()}
@@ -217,6 +216,12 @@ def circuit_of(
         folder,
     )
     return Circuit((folder / "circuit.aag").read_text(encoding="utf-8"))
+
+
+def unit_text(name: str) -> str:
+    """The text of a unit of dataflow designs or of engines."""
+    inner = ("engine", "units") if name.startswith("engine_") else ("units",)
+    return resources.files("stoker.deploy.rtl").joinpath(*inner, f"{name}.sv").read_text(encoding="utf-8")
 
 
 def _run(script: str, folder: Path) -> None:

@@ -261,22 +261,29 @@ static void layer_norm(const i32* in, i32* out, i64 rows, const i32* gain, const
   }
 }
 
+// A row, of which what is not 0 in `mask` and in `counts` counts; either may be null, and `counts` has a number for
+// each element (`step` 1) or one for the row (0). If nothing counts, all is 0.
+template <int L>
+static inline void softmax_row(const i32* in, i32* out, const i32* table, const i32* mask, const i32* counts, int step,
+                               int bits, i32 high) {
+  i32 largest = INT32_MIN;
+  for (int k = 0; k < L; k++)
+    if ((!mask || mask[k]) && (!counts || counts[k * step]) && in[k] > largest) largest = in[k];
+  i64 total = 0;
+  for (int k = 0; k < L; k++) {
+    out[k] = (!mask || mask[k]) && (!counts || counts[k * step]) ? table[largest - in[k]] : 0;
+    total += out[k];
+  }
+  const i64 divisor = total ? total : 1;
+  for (int k = 0; k < L; k++) out[k] = clamped(((i64(out[k]) << bits) + total / 2) / divisor, 0, high);
+}
+
 // `mask` is null, or [masked rows][L], used over and over.
 template <int L>
 static void softmax(const i32* in, i32* out, i64 rows, const i32* table, const i32* mask, i64 masked_rows, int bits,
                     i32 high) {
-  for (i64 row = 0; row < rows; row++, in += L, out += L) {
-    const i32* counts = mask ? mask + (row % masked_rows) * L : nullptr;
-    i32 largest = INT32_MIN;
-    for (int k = 0; k < L; k++)
-      if ((!counts || counts[k]) && in[k] > largest) largest = in[k];
-    i64 total = 0;
-    for (int k = 0; k < L; k++) {
-      out[k] = !counts || counts[k] ? table[largest - in[k]] : 0;
-      total += out[k];
-    }
-    for (int k = 0; k < L; k++) out[k] = clamped(((i64(out[k]) << bits) + total / 2) / total, 0, high);
-  }
+  for (i64 row = 0; row < rows; row++, in += L, out += L)
+    softmax_row<L>(in, out, table, mask ? mask + (row % masked_rows) * L : nullptr, nullptr, 0, bits, high);
 }
 
 // A caller's number on a value's scale, halves to the even step; NaN is the zero point.

@@ -27,6 +27,9 @@ _TILE_BYTES = 1 << 20
 """What the values of a tile may take, to stay in a core's cache; large samples go alone."""
 _C_TYPES = {"b": "int8_t", "B": "uint8_t", "h": "int16_t", "H": "uint16_t", "i": "i32", "l": "i64", "f": "float"}
 
+_END_TYPES = {"float32": "float", "int64": "i64", "bool": "bool"}
+"""C++ types of a caller's arrays, by their dtype."""
+
 
 @dataclass(slots=True)
 class EngineSource:
@@ -152,7 +155,7 @@ class _Writer:
         value, sizes = self._graph.value(port), [port.shape[axis] for axis in port.order]
         steps = steps_of(port.shape)
         walk = {"from": tuple(steps[axis] for axis in port.order), "to": steps_of(sizes)}
-        kind = "float" if port.dtype == "float32" else "i64"
+        kind = _END_TYPES[port.dtype]
         ends = f"{1.0 / value.scale!r}, {value.zero_point}, {value.low}, {value.high}"
         read = f"quantised(from[{{from}}], {ends})" if port.dtype == "float32" else "i32(from[{from}])"
         return self._end(at, value, "input", kind, nest(sizes, walk, [f"to[{{to}}] = {read};"]))
@@ -162,9 +165,9 @@ class _Writer:
         value, sizes = self._graph.value(port), [port.shape[axis] for axis in port.order]
         steps = steps_of(port.shape)
         walk = {"to": tuple(steps[axis] for axis in port.order), "from": steps_of(sizes)}
-        kind = "float" if port.dtype == "float32" else "i64"
+        kind = _END_TYPES[port.dtype]
         real = f"float((double(from[{{from}}]) - {value.zero_point}) * {value.scale!r})"
-        write = real if port.dtype == "float32" else "i64(from[{from}])"
+        write = real if port.dtype == "float32" else f"{kind}(from[{{from}}])"
         return self._end(at, value, "output", kind, nest(sizes, walk, [f"to[{{to}}] = {write};"]))
 
     def _end(self, at: int, value: IntegerValue, end: str, kind: str, loops: list[str]) -> list[str]:
@@ -343,6 +346,15 @@ class _Writer:
         if operation.mask is not None:
             array = np.broadcast_to(self._named(operation.mask), shape).astype(np.int32)
             mask, masked = self._constant(array), rows
+        if operation.counts is not None:
+            counts, steps = self._value(operation.counts).shape, steps_of(shape)[:-1]
+            walk = {"a": steps, "b": broadcast_steps(counts, shape)[:-1], "o": steps}
+            own = "nullptr" if operation.mask is None else f"{mask} + {{o}}"
+            call = (
+                f"softmax_row<{shape[-1]}>(a + {{a}}, o + {{o}}, {table}, {own}, b + {{b}}, {int(counts[-1] > 1)}, "
+                f"{out.bits}, {out.type_high});"
+            )
+            return self._samples(operation, nest(shape[:-1], walk, [call]))
         return [
             f"softmax<{shape[-1]}>({self._in_out(operation)}, n * {rows}, {table}, {mask}, {masked}, {out.bits}, "
             f"{out.type_high});"

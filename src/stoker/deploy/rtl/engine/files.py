@@ -14,10 +14,8 @@ from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.rtl.engine.cycles import sample_cycles
 from stoker.deploy.rtl.engine.image import ModelImage
 from stoker.deploy.rtl.engine.shape import NUMBER_BITS, EngineShape
+from stoker.deploy.rtl.folders import ENGINE, PROGRAM, write_files
 
-DESCRIPTION = "engine.json"
-PROGRAM = "program.bin"
-"""Registers and words, both of 32 bits, little end first: what is written to load the model."""
 TOP = "accelerator"
 _UNITS = (
     "engine_turn", "engine_data", "engine_bank", "engine_nest", "engine_array", "engine_requantise", "engine_lanes",
@@ -80,7 +78,9 @@ def engine_units() -> dict[str, str]:
 
 
 def write_engine(graph: IntegerGraph, image: ModelImage, folder: Path, source: str = "") -> EngineDescription:
-    """Writes an engine and a model on it into a folder, which is made; returns the description.
+    """Writes an engine and a model on it into a folder, in the place of a design that it held.
+
+    Returns the description.
 
     Args:
         graph: of the model.
@@ -90,19 +90,18 @@ def write_engine(graph: IntegerGraph, image: ModelImage, folder: Path, source: s
 
     Raises:
         OSError: the folder cannot be written.
+        ValueError: it has a ``design.json`` that is none.
     """
-    shape = image.shape
-    texts, program = netlist(shape), program_bytes(image)
+    shape, texts = image.shape, netlist(image.shape)
+    # The program: registers and words, both of 32 bits, little end first.
+    contents = {name: text.encode() for name, text in texts.items()} | {PROGRAM: program_bytes(image)}
     netlist_alone = EngineDescription(
-        digest=_digest({name: text.encode() for name, text in texts.items()} | {PROGRAM: program}), source="",
-        shape=shape, top=TOP, files=tuple(texts), words_in=0, words_out=0, cycles=0, bytes=0,
+        digest=_digest(contents), source="", shape=shape, top=TOP, files=tuple(texts), words_in=0, words_out=0,
+        cycles=0, bytes=0,
     )  # fmt: skip
     description = described(graph, image, source, netlist_alone)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    (folder / PROGRAM).write_bytes(program)
-    (folder / DESCRIPTION).write_bytes(msgspec.json.format(msgspec.json.encode(description)) + b"\n")
+    text = msgspec.json.format(msgspec.json.encode(description)) + b"\n"
+    write_files(folder, contents, ENGINE, text, description.digest)
     return description
 
 
@@ -131,7 +130,7 @@ def read_engine(folder: Path) -> EngineDescription:
         ValueError: the folder holds none, or files that differ from those that were written.
     """
     try:
-        found = msgspec.json.decode((folder / DESCRIPTION).read_bytes(), type=EngineDescription)
+        found = msgspec.json.decode((folder / ENGINE).read_bytes(), type=EngineDescription)
         contents = {name: (folder / name).read_bytes() for name in (*found.files, PROGRAM)}
     except (OSError, msgspec.DecodeError) as error:
         raise ValueError(
@@ -146,7 +145,7 @@ def read_engine(folder: Path) -> EngineDescription:
 
 def is_engine(folder: Path) -> bool:
     """Whether a folder is an engine's."""
-    return (folder / DESCRIPTION).exists()
+    return (folder / ENGINE).exists()
 
 
 def program_bytes(image: ModelImage) -> bytes:

@@ -12,7 +12,8 @@ NEST      ``acc[j] += first[j] * second[j]``; with ``array``: ``acc[j] += sum_i 
           ``clamp((((acc + bias) * M + 2^(S-1)) >> S) + zero, low, high)``, written to ``c``.
 INPUT     A word of the input stream is written to ``c``.
 OUTPUT    As NEST, the result goes to the output stream.
-SHARES    For each row: ``total = sum(x)``, then each ``min((x << bits) + total // 2) // total, 2^bits - 1)``.
+SHARES    For each row: ``total = sum(x)``, then each ``min((x << bits) + total // 2) // total, 2^bits - 1)``, and
+          ``2^bits - 1`` where the total is 0.
 NORMAL    For each row: a layer norm up to its gain, as ``LayerNorm`` has it.
 ======== ==================================================================================================
 

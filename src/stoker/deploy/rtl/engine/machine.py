@@ -107,8 +107,9 @@ class ProgramMachine:
             x = [int(each) for each in self._row(by, row)]
             total = sum(x)
             for at, each in enumerate(x):
-                share = ((each << by.share_bits) + total // 2) // total
-                self._put(by.c + row * by.size + at, min(share, (1 << by.share_bits) - 1))
+                top = (1 << by.share_bits) - 1
+                share = ((each << by.share_bits) + total // 2) // total if total else top
+                self._put(by.c + row * by.size + at, min(share, top))
 
     def _normal(self, by: Instruction) -> None:
         for row in range(by.rows):

@@ -8,9 +8,10 @@ import numpy as np
 
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import accumulator, normal_bound
-from stoker.deploy.rtl.engine.context import ProgramContext
+from stoker.deploy.rtl.engine.context import ProgramContext, strides_of
 from stoker.deploy.rtl.engine.drafts import Loop
 from stoker.deploy.rtl.engine.instructions import First, InstructionKind, Lookup, Second
+from stoker.deploy.rtl.engine.moves import spread
 from stoker.deploy.rtl.engine.shape import NUMBER_BITS
 
 MOST_RECIPROCAL_BITS = 46
@@ -22,21 +23,11 @@ def softmax(to: ProgramContext, operation: op.Softmax) -> None:
     """The largest of each row, a table of exponentials of the distance from it, and their shares."""
     value, out = to.value(operation.source), to.value(operation.output)
     size, count = value.shape[-1], value.elements
-    rows = count // size
-    source, mask = to.buffer(operation.source), 0
-    if operation.mask is not None:
-        kept = np.broadcast_to(to.graph.constants[operation.mask] != 0, value.shape).ravel().astype(np.int64)
-        mask = to.image.add_table(kept[None])
-        parts = [kept[at : at + to.lanes] for at in range(0, count, to.lanes)]
-        fill = to.image.add_scales([(1 - part) * value.low for part in parts], [np.ones_like(part) for part in parts])
-        source = to.scratch(count)
-        # What is masked becomes the least number, which is never larger than another.
-        to.nest(
-            a=to.buffer(operation.source), c=source, outer=[to.blocks(count, b=to.lanes, p=1)], run=count,
-            second=Second.TABLE, table=mask, law=to.unchanged() | {"p": fill}, unsigned_a=to.unsigned(operation.source),
-        )  # fmt: skip
+    rows, unsigned = count // size, to.unsigned(operation.source)
+    counted = _Counted(to, operation)
+    # What is masked becomes the least number, which is never larger than another.
+    source = counted.passes(to.buffer(operation.source), value.low, unsigned)
     largest, powers = to.scratch(rows), to.scratch(count)
-    unsigned = to.unsigned(operation.source)
     to.nest(
         a=source, c=largest, outer=[Loop(rows, a=size, c=1)], inner=[Loop(size, a=1)], largest=True, unsigned_a=unsigned
     )
@@ -45,16 +36,71 @@ def softmax(to: ProgramContext, operation: op.Softmax) -> None:
         second=Second.TABLE, lookup=Lookup.DISTANCE, row=1, unsigned_a=unsigned, unsigned_b=unsigned,
         table=to.image.add_table(to.graph.constants[operation.table][None]),
     )  # fmt: skip
-    if operation.mask is not None:
-        every, powers = powers, to.scratch(count)
-        to.nest(
-            a=every, c=powers, outer=[to.blocks(count, b=to.lanes)], run=count, second=Second.TABLE, table=mask,
-            unsigned_a=True,
-        )  # fmt: skip
-    to.nest(
-        kind=InstructionKind.SHARES, a=powers, c=to.buffer(operation.output), size=size, rows=rows, share_bits=out.bits,
-        unsigned_a=True,
-    )  # fmt: skip
+    powers, shares = counted.passes(powers), to.buffer(operation.output)
+    if counted.may_be_nothing:
+        shares = to.scratch(count)
+    to.nest(kind=InstructionKind.SHARES, a=powers, c=shares, size=size, rows=rows, share_bits=out.bits, unsigned_a=True)
+    if counted.may_be_nothing:  # and then all shares of the row are the largest number so far
+        counted.passes(shares, target=to.buffer(operation.output))
+
+
+class _Counted:
+    """What a softmax counts: the passes that put another number in the place of all else.
+
+    Args:
+        to: the program.
+        operation: the softmax.
+
+    Attributes:
+        may_be_nothing: whether a row may be masked as a whole.
+    """
+
+    def __init__(self, to: ProgramContext, operation: op.Softmax) -> None:
+        self._to, self._operation = to, operation
+        self._shape = to.value(operation.source).shape
+        self._count = math.prod(self._shape)
+        self._kept, self._table = np.ones(self._count, np.int64), 0
+        if operation.mask is not None:
+            self._kept = np.broadcast_to(to.graph.constants[operation.mask] != 0, self._shape).ravel().astype(np.int64)
+            self._table = to.image.add_table(self._kept[None])
+        empty = not self._kept.reshape(-1, self._shape[-1]).any(axis=1).all()
+        self.may_be_nothing = empty or operation.counts is not None
+
+    def passes(self, source: str, other: int = 0, unsigned: bool = True, target: str | None = None) -> str:
+        """The buffer of numbers that are as they were where they count, and another one elsewhere."""
+        to, operation = self._to, self._operation
+        if operation.mask is not None:
+            made = target if target is not None and operation.counts is None else to.scratch(self._count)
+            parts = [self._kept[at : at + to.lanes] for at in range(0, self._count, to.lanes)]
+            law, moves = to.unchanged(), 0
+            if other:
+                fill = [(1 - part) * other for part in parts]
+                law, moves = law | {"p": to.image.add_scales(fill, [np.ones_like(part) for part in parts])}, 1
+            to.nest(
+                a=source, c=made, outer=[to.blocks(self._count, b=to.lanes, p=moves)], run=self._count,
+                second=Second.TABLE, table=self._table, law=law, unsigned_a=unsigned,
+            )  # fmt: skip
+            source = made
+        if operation.counts is not None:
+            made = target or to.scratch(self._count)
+            loops, counts = self._walk(operation.counts)
+            to.nest(
+                a=source, b=counts, c=made, outer=loops, run=self._shape[-1], second=Second.DATA, zero_a=other,
+                law=to.unchanged(other), unsigned_a=unsigned,
+            )  # fmt: skip
+            source = made
+        return source
+
+    def _walk(self, name: str) -> tuple[list[Loop], str]:
+        """Loops over the scores and the value that says what counts, and the buffer of that value."""
+        to, shape, own = self._to, self._shape, self._to.value(name).shape
+        counts = to.buffer(name)
+        if own[-1] != shape[-1]:  # one number for a row: a word of it has as many as one of scores
+            own = (*own[:-1], shape[-1])
+            counts = spread(to, name, own)
+        moves = [0 if size == 1 else move for size, move in zip(own, strides_of(own), strict=True)]
+        loops = [Loop(size, a=by, b=b, c=by) for size, by, b in zip(shape, strides_of(shape), moves, strict=True)]
+        return [*loops[:-1], to.blocks(shape[-1], b=to.lanes)], counts
 
 
 def layer_norm(to: ProgramContext, operation: op.LayerNorm) -> None:

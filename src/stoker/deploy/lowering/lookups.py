@@ -1,0 +1,38 @@
+"""Tables by several whole numbers at once, of operations that there are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from stoker.deploy.floating import operations as fl
+from stoker.deploy.ir import operations as op
+from stoker.deploy.ir.shapes import broadcast
+from stoker.deploy.lowering.grids import Grid
+from stoker.deploy.lowering.writing import Writer
+
+
+def write_lookup(to: Writer, each: fl.FloatLookup, sources: Sequence[str], grid: Grid) -> str:
+    """A table by one value; by several, one with a number for each combination of theirs. The result's name.
+
+    Args:
+        to: the graph.
+        each: whose table it is.
+        sources: values of whole numbers from 0 on, of one rank.
+        grid: of the result.
+    """
+    source, shape = sources[0], broadcast(*(to.values[name].shape for name in sources))
+    if len(sources) > 1:
+        counts, high = each.table.shape, each.table.size - 1
+        own = Grid(bits=high.bit_length(), signed=False, scale=1.0, zero_point=0)
+        source = to.value(f"{each.name}.index", shape, own)
+        factors = tuple(math.prod(counts[at + 1 :]) for at in range(len(counts)))
+        by = op.Requantiser(multiplier=None, shift=0, zero_point=0, low=0, high=high)
+        to.write(op.Add(sources=tuple(sources), output=source, multipliers=factors, requantiser=by))
+    entries = np.zeros(1 << to.values[source].bits, np.int64)
+    known = each.table.ravel()[: len(entries)]  # a part of an input may hold fewer numbers than the whole
+    entries[: len(known)] = known
+    name = to.value(each.name, shape, grid)
+    return to.write(op.Table(source=source, output=name, table=to.constant(f"{name}.table", entries)))
