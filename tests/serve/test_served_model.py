@@ -114,6 +114,21 @@ def test_what_a_version_on_trial_fails_at_has_no_answer_where_it_was_named() -> 
     played(failed())
 
 
+def test_a_new_version_answers_all_that_the_old_one_cannot() -> None:
+    async def alone() -> None:
+        async with Trial() as trial:
+            trial.old.channel.close()
+            trial.served.current.pool.trouble = "its source is gone"
+            await turns()
+            items = [trial.asked() for _ in range(3)]
+            assert await trial.new.samples() == [3]
+            trial.new.done()
+            await turns()
+            assert [item.answered_by for item in items] == ["2"] * 3
+
+    played(alone())
+
+
 def test_a_change_that_is_stopped_on_trial_leaves_the_version_that_answered() -> None:
     async def stopped() -> None:
         async with Trial() as trial:

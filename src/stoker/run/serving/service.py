@@ -120,10 +120,6 @@ class _Service:
             door = InferenceDoor(self._open, self._plan.door, rest.application)
             over_grpc = await self._start_grpc(lambda: not rest.is_draining, door.admission)
             address = sock.getsockname()
-            self._say(
-                f"serving {', '.join(self._open)} at http://{_shown(address)} "
-                f"({_promised(self._plan.door.slo_s)}SIGTERM or Ctrl-C drains)"
-            )
 
             def told(again: bool) -> None:
                 rest.is_draining = True
@@ -144,6 +140,10 @@ class _Service:
             _settle()
             try:
                 with shutdown.by_signals():
+                    self._say(
+                        f"serving {', '.join(self._open)} at http://{_shown(address)} "
+                        f"({_promised(self._plan.door.slo_s)}SIGTERM or Ctrl-C drains)"
+                    )
                     await serve_until_told(door, sock, self._plan.drain_s, shutdown)
                     shutdown.begun.set()
                     await shutdown.unless_forced(self._drained(grpc_ends))

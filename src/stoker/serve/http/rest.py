@@ -173,7 +173,7 @@ def status_of(opened: OpenModel) -> dict[str, object]:
                 "waiting": each.policy.num_waiting,
                 "pending": each.num_pending,
                 "costs": each.costs,
-                "trouble": each.pool.trouble,
+                "trouble": each.trouble,
             }
             for each in model.versions
         },

@@ -242,6 +242,8 @@ class ServedModel:
         canary = self._canary
         if canary is None:
             return None
+        if self.current.trouble:  # it answers nothing
+            return canary
         canary.credit += canary.frac
         if canary.credit < 1.0:
             return None

@@ -163,14 +163,19 @@ class ModelVersion:
         return self._policy
 
     @property
+    def trouble(self) -> str:
+        """Why it answers nothing, where that is not over in a moment; else empty."""
+        return "" if self.pool.num_ready else self.pool.trouble
+
+    @property
     def num_pending(self) -> int:
         """Requests without an answer."""
         return len(self._pending)
 
     def submit(self, item: Pending) -> None:
         """Takes a request: it gets an answer, or a refusal, unless it is cancelled."""
-        if self.pool.trouble and not self.pool.num_ready:
-            self._unanswered(item, self.pool.trouble)
+        if trouble := self.trouble:
+            self._unanswered(item, trouble)
             return
         self.policy.arrive(self._taken(item))
         if self.policy.is_full:
@@ -179,8 +184,8 @@ class ModelVersion:
 
     def submit_first(self, item: Pending) -> None:
         """Takes a request that another version failed at: it runs alone, before all others, whatever its deadline."""
-        if self.pool.trouble and not self.pool.num_ready:
-            item.refuse(too_late(_TROUBLE_S, self.pool.trouble))
+        if trouble := self.trouble:
+            item.refuse(too_late(_TROUBLE_S, trouble))
             return
         self.policy.requeue([self._taken(item)])
         self._turn_soon()
