@@ -21,7 +21,29 @@ def test_the_plan_names_engines(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, "--rate", "20000"]) == 0
     assert "3 engines, as given" in capsys.readouterr().out
     assert main([*words, "--rate", "20000", "--most", "2"]) == 1
-    assert "not with 2 engines" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "not with 2 engines" in told
+    assert "allow more engines with --most" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (
+            ["--costs", "1=30ms,32=40ms", "--rate", "10"],
+            "takes 30.0 ms alone, and 80% of the 99th percentile is 16",
+        ),
+        (["--costs", "1=1ms", "--samples", "64", "--rate", "10"], "a request of 64 samples takes 64.0 ms alone"),
+        (
+            ["--costs", "1=1ms,32=4ms", "--rate", "20000", "--most", "1"],
+            "compute at most 8,000 samples/s in batches of 32",
+        ),
+        (["--costs", "1=7ms", "--rate", "140", "--most", "1"], "are refused or dropped when many come at once"),
+    ],
+)
+def test_a_plan_that_fails_says_why(words: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "plan", "--p99", "20ms", *words]) == 1
+    assert reason in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -34,6 +56,8 @@ def test_the_plan_names_engines(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "m.onnx", "--max-body", "10Q"], "must be a size"),
         (["plan", "--rate", "1", "--p99", "1s"], "`MODEL` or `--costs` must be given"),
         (["plan", "--rate", "1", "--p99", "1s", "--costs", "1"], "must be samples and times"),
+        (["plan", "--rate", "1", "--p99", "1s", "--costs", "1=5ms,32=4ms"], "got 5.00 ms for 1 and 4.00 ms for 32"),
+        (["plan", "--rate", "1", "--p99", "1s", "--costs", "1=1ms,1=2ms"], "got two for 1"),
         (["swap", "m", "n.onnx", "--canary", "200%"], "must be above 0% and at most 100%, such as 10%, got '200%'"),
         (["swap", "m", "n.onnx", "--canary", "0.1"], "must be a share in percent such as 10%, got '0.1'"),
         (["swap", "m", "n.onnx", "--url", "http://127.0.0.1:1"], "`--url` must be that of `stoker serve run`"),

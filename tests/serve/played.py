@@ -39,10 +39,18 @@ class PlayedModel:
         self._forks: PolledChannel[EngineMessage] | None = None
         self.asked: deque[int] = deque()
         """Sockets of engines that the service has asked for."""
+        self.known: list[bytes] = []
+        """What the service says that it was loaded from, of each start."""
+        self.trouble = ""
+        """Why it is not loaded; empty where it is."""
 
-    def start(self, sock: socket.socket, behind: bool) -> None:
+    def start(self, sock: socket.socket, behind: bool, known: bytes) -> None:
         self._forks = PolledChannel(sock.dup(), FRAMING, blocking=False)
-        self._forks.send(EngineMessage.LOADED)
+        self.known.append(known)
+        if self.trouble:
+            self._forks.send(EngineMessage.CHANGED, pack(Failure(self.trouble)))
+        else:
+            self._forks.send(EngineMessage.LOADED, b"a source")
 
     async def engine(self, second_s: float) -> PlayedEngine:
         """The next engine that the service asks for, ready."""
@@ -88,11 +96,13 @@ class PlayedEngine:
 class Asked(Pending):
     """A request of one sample; it knows what became of it."""
 
-    __slots__ = ("answered_by", "became")
+    __slots__ = ("answered_by", "became", "reason")
 
     def __init__(self, deadline_s: float = math.inf) -> None:
         super().__init__(InferRequest("", [np.zeros(1, F4)], 1, [("y", True)], None), deadline_s, 3)
         self.became = "waits"
+        self.reason = ""
+        """Why it was refused."""
         self.answered_by = ""
         """The version that did."""
 
@@ -102,7 +112,7 @@ class Asked(Pending):
 
     def refuse(self, refusal: RequestRefused) -> None:
         assert self.became == "waits"
-        self.became = refusal.outcome
+        self.became, self.reason = refusal.outcome, f"{refusal.status} {refusal}"
 
 
 class Unseen:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from stoker.core.code.definitions import load_function
+from stoker.core.errors import ServingError
 from stoker.core.slots.ring import Mapping, Ring
 from stoker.serve.engine import ANY, Arrays, Interface, TensorSpec
-from stoker.serve.processes.engine_process import EngineProcess
+from stoker.serve.processes.engine_process import EngineProcess, told
 from stoker.serve.processes.messages import FRAMING, Birth, EngineMessage
 from stoker.wire.polled import PolledChannel
 
@@ -59,3 +63,12 @@ def test_warming_yields_to_engines_that_answer(behind: bool, in_any_thread: bool
     assert frames is not None
     assert frames[0].kind is EngineMessage.READY
     assert model.niceness == {min(os.getpriority(os.PRIO_PROCESS, 0) + nicer, 19)}
+
+
+def test_an_exception_names_the_users_own_file_and_one_of_ours_none(tmp_path: Path) -> None:
+    code = tmp_path / "model.py"
+    code.write_text("import json\n\ndef make():\n    json.loads('{')\n")
+    with pytest.raises(json.JSONDecodeError) as raised:
+        load_function(str(code), "make")()
+    assert told(raised.value).endswith(f" at {code}:4")
+    assert told(ServingError("`m` must return a pair")) == "`m` must return a pair"

@@ -9,6 +9,8 @@ import random
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -26,8 +28,10 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from stoker.cli.main import main
+from stoker.records.events import RunEnded
+from stoker.records.runlog import read_run
 from stoker.wire.secrets import create_secret
-from tests.serve.service import Service, is_there, json_request, scaling_model
+from tests.serve.service import ENVIRON, Service, is_there, json_request, scaling_model
 from tests.waiting import await_that
 
 pytestmark = pytest.mark.integration
@@ -110,6 +114,19 @@ def some_answers(clients: Clients, more: int = 20) -> None:
 
 
 class TestProtocol:
+    def test_every_error_is_json_as_clients_of_the_protocol_expect(self, service: Service) -> None:
+        for method, path, status in (
+            ("GET", "/v2/models/scaling/config", 404), ("GET", "/v2/models/stats", 404), ("GET", "/nothing", 404),
+            ("POST", "/v2/repository/index", 404), ("DELETE", "/v2", 405), ("GET", "/v2/models/scaling/infer", 405),
+        ):  # fmt: skip
+            told = service.ask(method, path)
+            assert told[0] == status
+            assert "must be" in msgspec.json.decode(told[2])["error"]
+        client = triton.InferenceServerClient(f"127.0.0.1:{service.port}")
+        with pytest.raises(triton.InferenceServerException, match="must be one that this service has"):
+            client.get_model_config("scaling")
+        client.close()
+
     def test_tritons_client_in_json_and_binary(self, service: Service) -> None:
         client = triton.InferenceServerClient(f"127.0.0.1:{service.port}")
         assert client.is_server_live()
@@ -613,3 +630,105 @@ class TestSources:
         late = [headers for status, headers, _ in found if status == 503]
         assert all(int(headers["retry-after"]) >= 1 for headers in late)
         assert service.ended() == 0
+
+
+class TestChangedSources:
+    def test_a_version_that_is_started_again_is_what_it_was(self, tmp_path: Path) -> None:
+        code = tmp_path / "code.py"
+        text = (
+            "import torch\n\nclass Times(torch.nn.Module):\n    def forward(self, x):\n        return {}.0 * x\n\n"
+            "def scaling():\n    return Times(), (torch.zeros(2, 4),)\n"
+        )
+        code.write_text(text.format(2))
+        service = Service(tmp_path, [f"scaling={code}:scaling"], "--engines", "1")
+        assert service.infer(SAMPLE)[1]["outputs"][0]["data"] == (SAMPLE * 2).reshape(-1).tolist()
+        code.write_text(text.format(3))
+        os.kill(service.processes()[0], signal.SIGKILL)
+
+        def refused() -> str | None:
+            """Why; what the engine still answers is what it always was."""
+            status, answer = service.infer(SAMPLE)
+            assert status == 503 or answer["outputs"][0]["data"] == (SAMPLE * 2).reshape(-1).tolist()
+            return answer["error"] if status == 503 else None
+
+        reason = await_that("it is refused", refused)
+        assert "`scaling` version 1: its source" in reason
+        assert "has changed since it was loaded" in reason
+        code.write_text(text.format(2))
+        await_that("what it was is there again", lambda: service.infer(SAMPLE)[0] == 200)
+        code.unlink()
+        os.kill(service.processes()[0], signal.SIGKILL)
+        assert "is gone" in await_that("it is refused", refused)
+        assert service.log.read_text().count("is gone") == 1
+        code.write_text(text.format(5))
+        assert service.swap(source=f"{code}:scaling", hold_s=0.0)[1]["changed"]
+        assert service.infer(SAMPLE)[1]["outputs"][0]["data"] == (SAMPLE * 5).reshape(-1).tolist()
+        assert "Traceback" not in service.log.read_text()
+        assert service.ended() == 0
+
+
+class TestStoppedChanges:
+    def swapping(self, tmp_path: Path, service: Service) -> subprocess.Popen[str]:
+        """The command, while the new version loads for a minute."""
+        code = tmp_path / "slow.py"
+        code.write_text("import time\n\ndef scaling():\n    open('loads', 'w').close()\n    time.sleep(60)\n")
+        command = [sys.executable, "-m", "stoker", "serve", "swap", "scaling", f"{code}:scaling"]
+        command += ["--url", f"http://127.0.0.1:{service.port}"]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRON, cwd=tmp_path
+        )
+        await_that("it loads", (tmp_path / "loads").exists, 60.0)
+        return process
+
+    def test_ctrl_c_stops_it(self, own: Service, tmp_path: Path) -> None:
+        process = self.swapping(tmp_path, own)
+        process.send_signal(signal.SIGINT)
+        assert "the change is stopped: `scaling` keeps the version" in process.communicate(timeout=30)[0]
+        assert process.returncode == 130
+        newer = scaling_model(tmp_path / "newer.onnx", 3.0)
+        await_that("another change may begin", lambda: own.swap(source=str(newer), hold_s=0.0)[0] == 200)
+        assert "the change is stopped, as its caller has left; version 1 answers" in own.log.read_text()
+
+    def test_the_end_of_the_service_stops_it(self, own: Service, tmp_path: Path) -> None:
+        process = self.swapping(tmp_path, own)
+        began_s = time.monotonic()
+        assert own.ended() == 0
+        assert time.monotonic() - began_s < 20.0
+        told = process.communicate(timeout=30)[0]
+        assert process.returncode == 2
+        assert "was stopped, as the service ends; version 1 answers as before" in told
+        assert "Traceback" not in own.log.read_text()
+        assert "version 2" not in own.log.read_text()
+
+    def test_a_second_service_in_a_folder_keeps_the_records_of_the_first(self, own: Service, tmp_path: Path) -> None:
+        models = [f"scaling={tmp_path / 'scaling.onnx'}"]
+        with pytest.raises(AssertionError, match="no running service uses"):
+            Service(tmp_path, models)
+        assert own.infer(SAMPLE)[0] == 200
+        assert own.ended() == 0
+        second = Service(tmp_path, models)
+        assert second.infer(SAMPLE)[0] == 200
+        assert second.ended() == 0
+        assert "records of an earlier run in" in second.log.read_text()
+        assert f"-{second.process.pid}-" in read_run(second.run).header.run_id
+        assert isinstance(read_run(second.run).events[-1], RunEnded)
+        assert len(list(second.run.glob("earlier-*"))) == 2
+        assert not second.run.with_name("run-2").exists()
+
+
+def test_a_model_that_mixes_its_batch_is_asked_one_request_at_a_time(tmp_path: Path) -> None:
+    code = tmp_path / "code.py"
+    code.write_text(
+        "import torch\n\nclass Mixes(torch.nn.Module):\n    def forward(self, x):\n        return x - x.mean(0)\n\n"
+        "def scaling():\n    return Mixes(), (torch.zeros(2, 4),)\n"
+    )
+    service = Service(tmp_path, [f"scaling={code}:scaling"], "--engines", "1", "--slo", "30s")
+    expected = (SAMPLE - SAMPLE.mean(0)).reshape(-1).tolist()
+    with ThreadPoolExecutor(16) as pool:
+        values = [SAMPLE, np.ones((1, 4), np.float32)] * 40
+        answers = list(pool.map(service.infer, values))
+    assert [answer["outputs"][0]["data"] for _, answer in answers] == [expected, [0.0] * 4] * 40
+    text = service.log.read_text()
+    assert "depends on the other samples of its batch; requests run one at a time" in text
+    assert "(--slo 30.0 s; SIGTERM or Ctrl-C drains)" in text
+    assert service.ended() == 0

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stoker.core.errors import ServingError
 from stoker.serve.models.served_model import ServedModel, SwapOutcome, SwapPlan
 from stoker.serve.models.version import ModelVersion
 from stoker.serve.refusals import RequestRefused
@@ -111,6 +112,70 @@ def test_what_a_version_on_trial_fails_at_has_no_answer_where_it_was_named() -> 
             assert item.became == "failed"
 
     played(failed())
+
+
+def test_a_new_version_answers_all_that_the_old_one_cannot() -> None:
+    async def alone() -> None:
+        async with Trial() as trial:
+            trial.old.channel.close()
+            trial.served.current.pool.trouble = "its source is gone"
+            await turns()
+            items = [trial.asked() for _ in range(3)]
+            assert await trial.new.samples() == [3]
+            trial.new.done()
+            await turns()
+            assert [item.answered_by for item in items] == ["2"] * 3
+
+    played(alone())
+
+
+def test_a_change_that_is_stopped_on_trial_leaves_the_version_that_answered() -> None:
+    async def stopped() -> None:
+        async with Trial() as trial:
+            item = trial.asked("2")
+            assert await trial.new.samples() == [1]
+            trial.served.stop_change("its caller has left")
+            with pytest.raises(ServingError, match="stopped, as its caller has left; version 1 answers as before"):
+                await trial.swapping
+            assert [version.label for version in trial.served.versions] == ["1"]
+            trial.new.done()  # what it has begun it still answers
+            await turns()
+            assert item.answered_by == "2"
+            trial.served.stop_change("there is none")
+            again = asyncio.ensure_future(trial.served.swap(SwapPlan(source="newer", hold_s=60.0)))
+            await turns()
+            assert [version.label for version in trial.served.versions] == ["1", "3"]
+            again.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await again
+
+    played(stopped())
+
+
+def test_a_change_that_is_stopped_while_it_loads_loads_no_further() -> None:
+    async def stopped() -> None:
+        ended: list[str] = []
+
+        async def make(source: str, label: str) -> ModelVersion:
+            if source == "old":
+                return played_version(label, PlayedModel())
+            try:
+                await asyncio.sleep(60.0)
+            finally:
+                ended.append(source)
+            raise AssertionError
+
+        served = ServedModel("m", make, lambda text: None)
+        old = await served.start("old")
+        swapping = asyncio.ensure_future(served.swap(SwapPlan(source="new")))
+        await turns()
+        served.stop_change("the service ends")
+        with pytest.raises(ServingError, match="the service ends; version 1 answers as before"):
+            await swapping
+        assert ended == ["new"]
+        await old.close()
+
+    played(stopped())
 
 
 def test_what_both_versions_fail_at_says_nothing_of_the_new_one() -> None:

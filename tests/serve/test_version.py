@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from tests.serve.played import Asked, PlayedModel, played_version
+from tests.serve.played import Asked, PlayedModel, played_version, turns
 
 
 async def held_back(costs_s: float, end: str) -> None:
@@ -58,3 +58,32 @@ async def held_back(costs_s: float, end: str) -> None:
 @pytest.mark.parametrize("costs_s", [1e-9, 100.0], ids=["late", "punctual"])
 def test_what_an_engine_that_computes_does_not_get_runs_once_it_ends(costs_s: float, end: str) -> None:
     asyncio.run(asyncio.wait_for(held_back(costs_s, end), 30.0))
+
+
+async def not_loaded_again() -> None:
+    model = PlayedModel()
+    version = played_version("test", model)
+    starting = asyncio.ensure_future(version.start())
+    engine = await model.engine(1e-3)
+    await starting
+    items = [Asked(), Asked()]
+    version.submit(items[0])
+    assert await engine.samples() == [1]
+    version.submit(items[1])
+    model.trouble = "its source `m` is gone"
+    model.close()
+    engine.channel.close()
+    while items[1].became == "waits":
+        await turns()
+    items.append(Asked())
+    version.submit(items[2])
+    assert [each.became for each in items] == ["refused"] * 3
+    assert {each.reason for each in items} == {"503 `test`: its source `m` is gone"}
+    assert version.policy.num_waiting == version.num_pending == 0
+    assert model.known == [b"", b"a source"]
+    await version.close()
+    model.close()
+
+
+def test_requests_do_not_wait_for_a_model_that_is_not_loaded_again() -> None:
+    asyncio.run(asyncio.wait_for(not_loaded_again(), 30.0))

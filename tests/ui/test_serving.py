@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from stoker.records.events import RunHeader, ServedWindow, VersionStarted
 from stoker.records.runlog import Run
+from stoker.serve.figures import FigureWindows, ModelFigures
 from stoker.ui.report_text import Style
 from stoker.ui.serving.figures import served_models
 from stoker.ui.serving.html import render_served_html
@@ -43,6 +45,41 @@ def test_figures_add_up() -> None:
     assert found.p50_s == pytest.approx(0.001)
     assert found.p99_s == 0.5
     assert sum(point.answers_per_s * (point.to_s - point.from_s) for point in found.points) == 3100
+
+
+def uneven(*, with_times: bool) -> list[ServedWindow]:
+    """Thousands of answers in 0.8 ms, and one second with 13 in 347 ms."""
+    counts = ((2583, 0.00083), (2273, 0.00091), (13, 0.347))
+    return [
+        msgspec.structs.replace(
+            window(second, answered=count), p50_s=p50_s, p99_s=2 * p50_s,
+            latencies=[(p50_s, count - count // 50), (2 * p50_s, count // 50)] if with_times else None,
+        )
+        for second, (count, p50_s) in enumerate(counts, 1)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("with_times", [True, False])
+def test_a_few_slow_answers_do_not_move_the_median(with_times: bool) -> None:
+    (found,) = served_models([STARTED, *uneven(with_times=with_times) * 12])
+    assert found.p50_s == 0.00083
+    assert [row.p50_s for row in found.rows] == [0.00083] * 12
+    assert {row.p99_s for row in found.rows} == ({0.00182} if with_times else {0.694})
+    text = " ".join(render_served([found], PLAIN).split())
+    assert "830 us in the middle" in text
+    assert ("99 % of them at most 1.82 ms" in text) == with_times
+    assert ("worst p99" in text) != with_times
+
+
+def test_each_second_says_how_long_its_answers_took() -> None:
+    figures = ModelFigures()
+    windows = FigureWindows(figures, 0.0)
+    for seconds in (0.001, 0.001, 0.3):
+        figures.answered(seconds)
+    found = windows.next(1.0).latencies
+    assert [count for _, count in found] == [2, 1]
+    assert all(own <= edge <= 1.06 * own for own, (edge, _) in zip((0.001, 0.3), found, strict=True))
+    assert windows.next(2.0).latencies == []
 
 
 def test_a_long_run_is_thinned() -> None:

@@ -258,3 +258,9 @@ class ServingError(StokerError):
     """A model cannot be served: it does not load, its engines do not start, or it is asked what it has not."""
 
     code = "STOKER1801"
+
+
+class ModelChangedError(StokerError):
+    """A version of a model cannot be loaded again: its files are gone, or are not those that it was loaded from."""
+
+    code = "STOKER1802"

@@ -382,6 +382,9 @@ class ServedWindow(Event, tag="served_window"):
     """That were warm at the end."""
     retries: int
     """Requests that lost their engine and ran again."""
+    latencies: list[tuple[float, int]] | None = None
+    """Times from arrival to answer, and how many answers took at most so long and more than the time before it;
+    None in records of earlier versions."""
 
 
 class RunEnded(Event, tag="run_ended"):

@@ -282,6 +282,11 @@ def interrupted_run(root: Path | str, argv: Sequence[str], cwd: str) -> Run | No
     return None
 
 
+def is_in_use(folder: Path | str) -> bool:
+    """Whether a process writes records of rank 0 to a run folder."""
+    return _is_written(Path(folder) / events_name(0))
+
+
 def _is_written(path: Path) -> bool:
     """Whether a process holds a file of records."""
     try:

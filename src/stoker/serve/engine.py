@@ -82,11 +82,13 @@ class Interface:
     outputs: tuple[TensorSpec, ...]
     platform: str
     parameters: Mapping[str, str | int | float | bool] = field(default_factory=dict[str, "str | int | float | bool"])
+    alone: str = ""
+    """Why requests must not be joined although their shapes allow it; empty where they may be."""
     is_batched: bool = field(init=False)
-    """Whether requests may be joined: every input and output has a free first axis."""
+    """Whether requests may be joined: every input and output has a free first axis, and no sample tells in another."""
 
     def __post_init__(self) -> None:
-        batched = all(each.is_batched for each in (*self.inputs, *self.outputs))
+        batched = not self.alone and all(each.is_batched for each in (*self.inputs, *self.outputs))
         object.__setattr__(self, "is_batched", batched)
 
 

@@ -91,6 +91,7 @@ class FiguresWindow:
         p50_s: of answered ones; NaN without any.
         p99_s: as above.
         batch: mean samples of a batch; NaN without any.
+        latencies: upper ends of the buckets of times, and the answers in each that has any.
     """
 
     seconds: float
@@ -99,6 +100,7 @@ class FiguresWindow:
     p99_s: float
     batch: float
     retries: int
+    latencies: list[tuple[float, int]]
 
 
 class FigureWindows:
@@ -117,6 +119,7 @@ class FigureWindows:
         return FiguresWindow(
             now_s - before.at_s, now.outcomes - before.outcomes, quantile_s(counts, 0.5), quantile_s(counts, 0.99),
             (now.samples - before.samples) / made if made else math.nan, now.retries - before.retries,
+            [(float(f"{edge_s(int(place)):.3g}"), int(counts[place])) for place in np.flatnonzero(counts)],
         )  # fmt: skip
 
     def _taken(self, now_s: float) -> _Taken:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import os
 import sys
@@ -77,7 +78,7 @@ def _record(planned: Planned) -> dict[str, object]:
         "engine": planned.engine, "count": planned.count, "costs": planned.costs,
         "p50_s": planned.trace.quantile_s(0.5), "p99_s": planned.trace.quantile_s(0.99),
         "refused": planned.trace.refused, "dropped": planned.trace.dropped,
-        "requests": planned.requests,
+        "requests": planned.requests, "reason": planned.reason,
         "mean_batch": sum(planned.trace.batches) / max(1, len(planned.trace.batches)),
     }  # fmt: skip
 
@@ -86,7 +87,9 @@ def _show(found: list[Planned], demand: Demand, most: int) -> None:
     best = found[0]
     promise = f"{demand.rate:g} requests/s with a 99th percentile of {format_seconds(demand.p99_s)}"
     if best.count is None:
-        print(f"{promise}: not with {format_count(most, 'engine')} of any kind; smaller batches cost too much")
+        print(f"{promise}: not with {format_count(most, 'engine')} of any kind")
+        for each in found:
+            print(f"  {each.engine}: {each.reason}")
     else:
         print(f"{promise}: {format_count(best.count, 'engine')}, {best.engine}")
     rows = [
@@ -110,6 +113,15 @@ def _points(text: str) -> tuple[tuple[int, float], ...]:
         found = ()
     if not found or any(samples < 1 or seconds <= 0.0 for samples, seconds in found):
         raise argparse.ArgumentTypeError(f"must be samples and times such as 1=1ms,32=4ms, got {text!r}")
+    ordered = sorted(found)
+    for (samples, seconds), (more, longer) in itertools.pairwise(ordered):
+        if samples == more:
+            raise argparse.ArgumentTypeError(f"must have one time for each number of samples, got two for {samples}")
+        if longer < seconds:
+            raise argparse.ArgumentTypeError(
+                f"must have no shorter times for more samples, got {format_seconds(seconds)} for {samples} and "
+                f"{format_seconds(longer)} for {more}"
+            )
     return found
 
 

@@ -34,6 +34,9 @@ examples:
   stoker serve run model.py:make@weights.safetensors --engines 4"""
 
 
+_MAX_BATCH = "most samples of requests that are joined (default: 32); one with more, at most 1024, runs alone"
+
+
 def main(argv: list[str]) -> int:
     """Serves; 0 after a drain.
 
@@ -139,7 +142,7 @@ def _parser() -> Parser:
     add("--slo", type=duration("20ms"), metavar="TIME", help="time from a request to its answer (default: no promise)")
     add("--engines", type=whole(1, 256), metavar="N", help="processes that compute (default: 2, on one core 1)")
     add("--threads", type=whole(1, 256), metavar="N", help="threads of each (default: the cores over the engines)")
-    add("--max-batch", type=whole(1, 4096), default=32, metavar="N", help="most samples at once (default: 32)")
+    add("--max-batch", type=whole(1, 4096), default=32, metavar="N", help=_MAX_BATCH)
     add("--max-waiting", type=whole(1), default=1024, metavar="N", help="most requests that wait (default: 1024)")
     add("--host", default="127.0.0.1", help="to listen at; others than this machine need --token-file")
     add("--port", type=whole(0, 65535), default=8000, metavar="PORT", help="0 for a free one (default: 8000)")

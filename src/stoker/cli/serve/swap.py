@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from stoker.cli.arguments import Parser, amount, duration, share
+from stoker.core.saying import say
 from stoker.run.serving.changing import change_version
 from stoker.wire.secrets import load_secrets
 
@@ -31,9 +32,14 @@ def main(argv: list[str]) -> int:
         **({"slowdown": arguments.slowdown} if arguments.slowdown else {}),
     }  # fmt: skip
     token = _secret(arguments.token_file) if arguments.token_file else ""
-    outcome = change_version(arguments.url, arguments.model, plan, token)
+    try:
+        outcome = change_version(arguments.url, arguments.model, plan, token)
+    except KeyboardInterrupt:
+        # The connection is closed by now, which stops the change.
+        say(f"the change is stopped: `{arguments.model}` keeps the version that answered before")
+        raise
     changed = bool(outcome["changed"])
-    print(f"version {outcome['version']} answers" + ("" if changed else f", as before: {outcome['reason']}"))
+    print(f"version {outcome['version']} answers" + (": " if changed else ", as before: ") + str(outcome["reason"]))
     return 0 if changed else 1
 
 

@@ -31,10 +31,12 @@ def change_version(url: str, model: str, plan: Mapping[str, object], token: str 
         ConfigError: this user cannot read the service's secret.
     """
     base = url.rstrip("/")
+    if not base.startswith(("http://", "https://")):
+        raise _no_service(url, "it begins with neither http:// nor https://")
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
     proof = ControlProof()
-    asked = urllib.request.Request(f"{base}/stoker/control", headers=headers | {NONCE_HEADER: proof.nonce})
     try:
+        asked = urllib.request.Request(f"{base}/stoker/control", headers=headers | {NONCE_HEADER: proof.nonce})
         challenge = msgspec.json.decode(_answer(asked, url), type=ControlChallenge)
         body = msgspec.json.encode(plan)
         headers[CONTROL_HEADER] = proof.header(challenge, model, body)
@@ -42,7 +44,7 @@ def change_version(url: str, model: str, plan: Mapping[str, object], token: str 
         return msgspec.json.decode(
             _answer(urllib.request.Request(f"{base}{path}", body, headers), url), type=dict[str, object]
         )
-    except msgspec.MsgspecError as error:
+    except (ValueError, msgspec.MsgspecError) as error:  # no URL, or no answer of ours
         raise _no_service(url, error) from None
 
 

@@ -6,16 +6,19 @@ import contextlib
 import functools
 import importlib
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from stoker.core.code.definitions import load_function
+from stoker.core.errors import ModelChangedError, ServingError
 from stoker.core.processes.background import in_background
 from stoker.core.processes.parents import die_with, set_name
+from stoker.run.serving.identity import SourceIdentity, changed, identity_of
 from stoker.run.serving.sources import EngineName, ModelForm
 from stoker.run.serving.template import ModelOrder
-from stoker.serve.engine import Model
+from stoker.serve.engine import Model, ModelEngine
 from stoker.serve.processes.model_process import ModelProcess
 
 _NEEDED: dict[EngineName, tuple[str, ...]] = {
@@ -47,7 +50,7 @@ def serve_order(order: bytes, sock: socket.socket) -> None:
     set_name(b"stoker_model")
     importlib.invalidate_caches()  # files of the user may be newer than the template
     wanted = _read(order)
-    loaded = functools.partial(load, wanted.form)
+    loaded: Callable[[], tuple[Model, bytes]] = functools.partial(load_known, wanted.form, wanted.known)
     if wanted.behind and wanted.form.path:  # the code of a user's function expects the main thread
         loaded = functools.partial(in_background, loaded)
     ModelProcess(sock, die_with).run(loaded)
@@ -57,9 +60,58 @@ def _read(order: bytes) -> ModelOrder:
     return msgspec.json.decode(order, type=ModelOrder)
 
 
+def load_known(form: ModelForm, known: bytes) -> tuple[Model, bytes]:
+    """The model, and what it was loaded from.
+
+    Args:
+        form: of the model.
+        known: what it was loaded from before; empty for the first time.
+
+    Raises:
+        ModelChangedError: it is not what it was.
+    """
+    if known:
+        was = msgspec.json.decode(known, type=SourceIdentity)
+        if why := changed(form, was):
+            raise ModelChangedError(why)
+    else:
+        try:
+            was = identity_of(form)
+        except ServingError:
+            load(form)  # says what is wrong with it in more detail
+            raise
+    model = load(form)
+    if why := changed(form, was):
+        raise ModelChangedError(why) if known else ServingError(why)
+    if form.engine == "onnx" and Path(form.path).is_file():
+        model = _ReadAgain(model, form, was)
+    return model, msgspec.json.encode(was)
+
+
+class _ReadAgain:
+    """A model whose engines read its file again: they must find what the first one did."""
+
+    def __init__(self, model: Model, form: ModelForm, known: SourceIdentity) -> None:
+        self._model, self._form, self._known = model, form, known
+
+    @property
+    def in_any_thread(self) -> bool:
+        return self._model.in_any_thread
+
+    def engine(self) -> ModelEngine:
+        self._check()
+        made = self._model.engine()
+        self._check()
+        return made
+
+    def _check(self) -> None:
+        if why := changed(self._form, self._known):
+            raise ModelChangedError(why)
+
+
 def load(form: ModelForm) -> Model:
     """The model in one of its forms."""
-    if form.engine != "torch" and Path(form.path).is_dir():
+    if form.engine in ("int", "rtl") or (form.engine == "onnx" and Path(form.path).is_dir()):
         from stoker.run.serving.package_model import PackageModel
 
         return PackageModel(Path(form.path), form.engine, form.threads, Path(form.design) if form.design else None)

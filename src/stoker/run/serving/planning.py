@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stoker.core.units import format_count, format_seconds
 from stoker.run.serving.fetching import found_source
 from stoker.run.serving.sources import ModelForm, chosen_forms
 from stoker.run.serving.template import ModelTemplate
@@ -48,6 +50,7 @@ class Planned:
         count: engines; None where as many as were tried do not do.
         requests: of the trace.
         trace: what became of the requests with these, or with the most.
+        reason: why as many as were tried do not do, in words; empty where they do.
     """
 
     engine: str
@@ -55,6 +58,7 @@ class Planned:
     count: int | None
     requests: int
     trace: ServedTrace
+    reason: str = ""
 
 
 def plan(engine: str, costs: Costs, demand: Demand, most: int, arrivals: Sequence[Arrival] | None = None) -> Planned:
@@ -71,12 +75,41 @@ def plan(engine: str, costs: Costs, demand: Demand, most: int, arrivals: Sequenc
     requests = arrivals if arrivals is not None else list(poisson(demand.rate, REQUESTS, samples=demand.samples))
     curve = CostCurve(tuple(costs))
     rules = ServingRules(slo_s=demand.p99_s, max_batch=demand.max_batch)
-    for count in range(1, most + 1):
+    # Where one request alone takes too long, no number of engines does.
+    hopeless = curve.seconds(min([each.samples for each in requests])) > demand.p99_s
+    for count in range(most if hopeless else 1, most + 1):
         trace = serve_trace(requests, ServingQueue(rules, curve, count), count, curve.seconds, demand.p99_s)
         shed = trace.refused + trace.dropped
         if trace.quantile_s(0.99) <= demand.p99_s and shed <= _SHED_FRAC * len(requests):
             return Planned(engine=engine, costs=curve.points, count=count, requests=len(requests), trace=trace)
-    return Planned(engine=engine, costs=curve.points, count=None, requests=len(requests), trace=trace)
+    reason = _reason(curve, rules, requests, most, trace)
+    return Planned(engine=engine, costs=curve.points, count=None, requests=len(requests), trace=trace, reason=reason)
+
+
+def _reason(
+    curve: CostCurve, rules: ServingRules, requests: Sequence[Arrival], most: int, trace: ServedTrace
+) -> str:  # fmt: skip
+    """Why so many engines do not do."""
+    least = min([each.samples for each in requests])
+    alone_s, allowed_s = curve.seconds(least), rules.margin_frac * rules.slo_s
+    if alone_s > allowed_s:
+        return (
+            f"a request of {format_count(least, 'sample')} takes {format_seconds(alone_s)} alone, and "
+            f"{rules.margin_frac:.0%} of the 99th percentile is {format_seconds(allowed_s)}"
+        )
+    batch = ServingQueue(rules, curve, most).batch
+    rate = most * batch / curve.seconds(batch)
+    took_s = requests[-1].at_s - requests[0].at_s
+    asked = sum(each.samples for each in requests) / took_s if took_s > 0.0 else math.inf
+    if asked > rate:
+        return (
+            f"they compute at most {rate:,.0f} samples/s in batches of {batch}, which the 99th percentile allows, of "
+            f"{asked:,.0f} that come; allow more engines with --most"
+        )
+    return (
+        f"of {len(requests):,} requests {trace.refused + trace.dropped:,} are refused or dropped when many come at "
+        "once; allow more engines with --most"
+    )
 
 
 def measured(source: str, engine: str, threads: int, max_batch: int) -> dict[str, Costs]:

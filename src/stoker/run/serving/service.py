@@ -21,8 +21,9 @@ from stoker import __version__
 from stoker.core import host
 from stoker.core.errors import ConfigError
 from stoker.core.texts import escaped
+from stoker.core.units import format_seconds
 from stoker.records.events import Event, RunEnded, RunHeader, ServedWindow, VersionStarted
-from stoker.records.runlog import RunLog
+from stoker.records.runlog import RunLog, has_records, is_in_use
 from stoker.run.serving.starting import Starter, StartPlan
 from stoker.run.serving.template import ModelTemplate
 from stoker.serve.admission import RequestAdmission
@@ -109,6 +110,7 @@ class _Service:
 
     async def run(self) -> None:
         """Loads, serves, drains."""
+        self._look_at_folder()
         sock = _listening(self._plan)
         try:
             for name, source in self._plan.models:
@@ -118,11 +120,12 @@ class _Service:
             door = InferenceDoor(self._open, self._plan.door, rest.application)
             over_grpc = await self._start_grpc(lambda: not rest.is_draining, door.admission)
             address = sock.getsockname()
-            self._say(f"serving {', '.join(self._open)} at http://{_shown(address)} (SIGTERM or Ctrl-C drains)")
 
             def told(again: bool) -> None:
                 rest.is_draining = True
                 door.admission.close()
+                for opened in self._open.values():
+                    opened.model.stop_change("the service ends")
                 left = sum(version.num_pending for opened in self._open.values() for version in opened.model.versions)
                 if again:
                     self._say(f"ends at once; requests without an answer: {left}")
@@ -137,6 +140,10 @@ class _Service:
             _settle()
             try:
                 with shutdown.by_signals():
+                    self._say(
+                        f"serving {', '.join(self._open)} at http://{_shown(address)} "
+                        f"({_promised(self._plan.door.slo_s)}SIGTERM or Ctrl-C drains)"
+                    )
                     await serve_until_told(door, sock, self._plan.drain_s, shutdown)
                     shutdown.begun.set()
                     await shutdown.unless_forced(self._drained(grpc_ends))
@@ -152,6 +159,17 @@ class _Service:
                 await opened.model.abort()
             self._template.close()
             self._log.close()
+
+    def _look_at_folder(self) -> None:
+        """Its records are its own: those of a service that runs stay, and those of one that has ended step aside."""
+        folder = self._log.folder
+        if is_in_use(folder):
+            raise ConfigError(
+                f"`--run-dir` must be a folder that no running service uses, got {folder}; name another one, or leave "
+                "the option out for a fresh one"
+            )
+        if has_records(folder, ""):
+            self._say(f"records of an earlier run in {folder} are kept there, under names that begin with earlier-")
 
     async def _start_grpc(self, is_ready: Callable[[], bool], admission: RequestAdmission) -> GrpcDoor | None:
         plan = self._plan
@@ -211,6 +229,7 @@ class _Service:
             p50_s=_known(found.p50_s), p99_s=_known(found.p99_s), batch=_known(found.batch),
             waiting=sum(version.policy.num_waiting for version in versions),
             engines=sum(version.pool.num_ready for version in versions), retries=found.retries,
+            latencies=found.latencies,
         )  # fmt: skip
         if found.outcomes:  # an idle service does not fill a disk
             self._record(event)
@@ -257,6 +276,10 @@ def _control(folder: Path) -> Path:
     return path
 
 
+def _promised(slo_s: float) -> str:
+    return f"--slo {format_seconds(slo_s)}; " if np.isfinite(slo_s) else ""
+
+
 def _known(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
@@ -275,10 +298,10 @@ def _shown(address: tuple[object, ...]) -> str:
 
 
 def _header(plan: ServicePlan) -> RunHeader:
-    facts = host.read_host()
+    facts, now_s = host.read_host(), time.time()
     return RunHeader(
-        run_id=Path(plan.folder).name,
-        started_unix_s=time.time(),
+        run_id=f"serve-{os.getpid()}-{now_s:.0f}",  # another one in the same folder has other records
+        started_unix_s=now_s,
         argv=[escaped(word) for word in plan.argv],
         cwd=escaped(os.getcwd()),
         python=sys.version.split()[0],

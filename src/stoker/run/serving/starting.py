@@ -100,13 +100,20 @@ class Starter:
         self._say(
             f"`{self._name}` version {label}: {form.text} on {form.engine}, {settings.pool.engines} engines of "
             f"{form.threads} threads, {format_seconds(ready.costs[0][1])} for one sample, "
-            f"at best {rate:,.0f} samples/s in batches of {batch}"
+            f"at best {rate:,.0f} samples/s" + ("" if ready.interface.alone else f" in batches of {batch}")
         )
+        if alone := ready.interface.alone:
+            self._say(f"`{self._name}` version {label}: {alone}; requests run one at a time")
+        if warning := broken_promise(ready.costs, self._plan.rules):
+            self._say(f"`{self._name}`: {warning}")
         return version
 
     def _version(self, form: ModelForm, label: str, settings: VersionSettings) -> SourcedVersion:
-        start = functools.partial(self._template.start, form)
-        return SourcedVersion(label, start, settings, self._policy, self._figures, self._say, behind=self._serves)
+        subject = f"`{self._name}` version {label}" if label != self._name else f"`{self._name}` on {form.engine}"
+        return SourcedVersion(
+            label, functools.partial(self._template.start, form), settings, self._policy, self._figures, self._say,
+            behind=self._serves, subject=subject,
+        )  # fmt: skip
 
     def _policy(self, costs: Costs, engines: int) -> ServingQueue:
         return ServingQueue(self._plan.rules, CostCurve(tuple(costs)), engines)
@@ -124,7 +131,7 @@ class Starter:
                 costs = ", ".join(f"{samples}: {format_seconds(seconds)}" for samples, seconds in ready.costs)
                 self._say(f"`{self._name}` on {form.engine}: {rate:,.0f} samples/s in batches of {batch} ({costs})")
             except ServingError as error:
-                self._say(f"`{self._name}` on {form.engine}: {error.args[0]}")
+                self._say(str(error.args[0]))
             finally:
                 await version.close()
         if not found:
@@ -132,6 +139,17 @@ class Starter:
         found.sort(key=lambda each: -each[0])
         self._say(f"`{self._name}`: {found[0][1].engine}, which computes the most samples a second")
         return found[0][1]
+
+
+def broken_promise(costs: Costs, rules: ServingRules) -> str:
+    """Why nearly no request will be answered in time, in words; empty where that is not so."""
+    one_s = CostCurve(tuple(costs)).seconds(1)
+    if one_s <= rules.margin_frac * rules.slo_s:
+        return ""
+    return (
+        f"one sample takes {format_seconds(one_s)}, --slo is {format_seconds(rules.slo_s)}: nearly every request will "
+        "be refused"
+    )
 
 
 def capacity(costs: Costs, rules: ServingRules, engines: int) -> tuple[float, int]:

@@ -25,10 +25,12 @@ class ModelOrder(msgspec.Struct, frozen=True):
     Attributes:
         form: of the model to load.
         behind: whether what answers requests meanwhile goes first.
+        known: what the first process for it was loaded from, as it said; empty for the first one.
     """
 
     form: ModelForm
     behind: bool
+    known: bytes = b""
 
 
 class ModelTemplate:
@@ -42,15 +44,16 @@ class ModelTemplate:
         self._left: list[subprocess.Popen[bytes]] = []
         """Templates that hang: models that they have forked live as long as they do."""
 
-    def start(self, form: ModelForm, sock: socket.socket, behind: bool) -> None:
+    def start(self, form: ModelForm, sock: socket.socket, behind: bool, known: bytes) -> None:
         """Has a process forked for a model.
 
         Args:
             form: of the model to load.
             sock: its end of a connection to the service; closed where there is no such process.
             behind: whether what answers requests meanwhile goes first.
+            known: what the first process for it was loaded from, as it said; empty for the first one.
         """
-        order = msgspec.json.encode(ModelOrder(form, behind))
+        order = msgspec.json.encode(ModelOrder(form, behind, known))
         try:
             self._usable().send(EngineMessage.START, order, (sock.fileno(),))
         except OSError:  # it has just ended

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from stoker.core.errors import ConfigError, ServingError
 from stoker.serve.http.door import OpenModel
-from stoker.serve.models.served_model import ServedModel, SwapPlan
+from stoker.serve.models.served_model import ServedModel, SwapOutcome, SwapPlan
 from stoker.serve.protocol import answers
 from stoker.serve.refusals import RequestRefused
 from stoker.wire.control import CONTROL_HEADER, NONCE_HEADER, ControlChallenges
@@ -61,7 +61,8 @@ class Rest:
             (SWAP_PATH, self._swap, "POST"),
         ]
         self.application = Starlette(
-            routes=[Route(path, endpoint, methods=[method]) for path, endpoint, method in routes]
+            routes=[Route(path, endpoint, methods=[method]) for path, endpoint, method in routes],
+            exception_handlers={404: _unknown, 405: _wrong_method},
         )
 
     async def _server(self, _: Request) -> Response:
@@ -127,11 +128,12 @@ class Rest:
             plan = msgspec.json.decode(body, type=SwapPlan)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             return _error(400, f"`body` must be the plan of a change: {error}")
+        if self.is_draining:
+            return _error(503, "the service ends")
         try:
-            # A caller that goes away does not leave a change half made.
-            outcome = await asyncio.shield(asyncio.ensure_future(found.model.swap(plan)))
+            outcome = await _while_asked(request, found.model, plan)
         except ServingError as error:
-            return _error(409, str(error.args[0]))
+            return _error(503 if self.is_draining else 409, str(error.args[0]))
         return _json(msgspec.to_builtins(outcome))
 
     def _found(self, request: Request) -> OpenModel | Response:
@@ -146,6 +148,19 @@ class Rest:
         return opened
 
 
+async def _while_asked(request: Request, model: ServedModel, plan: SwapPlan) -> SwapOutcome:
+    """What became of a change; one whose caller goes away is stopped, and none is left half made."""
+    change = asyncio.ensure_future(model.swap(plan))
+    gone = asyncio.ensure_future(request.receive())  # the body has been read: what comes now is the end
+    try:
+        await asyncio.wait({change, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not change.done():
+            model.stop_change("its caller has left")
+        return await asyncio.shield(change)
+    finally:
+        gone.cancel()
+
+
 def status_of(opened: OpenModel) -> dict[str, object]:
     """What people and tests ask of a model that is served."""
     model = opened.model
@@ -158,6 +173,7 @@ def status_of(opened: OpenModel) -> dict[str, object]:
                 "waiting": each.policy.num_waiting,
                 "pending": each.num_pending,
                 "costs": each.costs,
+                "trouble": each.trouble,
             }
             for each in model.versions
         },
@@ -170,6 +186,15 @@ def status_of(opened: OpenModel) -> dict[str, object]:
 
 def _is_ready(model: ServedModel) -> bool:
     return model.is_ready and model.current.pool.num_ready > 0
+
+
+async def _unknown(request: Request, _: Exception) -> Response:
+    """Clients of the protocol read each answer as JSON."""
+    return _error(404, f"`path` must be one that this service has, got {request.url.path[:200]}")
+
+
+async def _wrong_method(request: Request, _: Exception) -> Response:
+    return _error(405, f"`method` must be another one for {request.url.path[:200]}, got {request.method[:20]}")
 
 
 def _json(content: object, status: int = 200) -> Response:

@@ -92,6 +92,10 @@ class ServedModel:
         self._current: ModelVersion | None = None
         self._canary: _Canary | None = None
         self._swapping = asyncio.Lock()
+        self._change: asyncio.Task[SwapOutcome] | None = None
+        """The change that is going on."""
+        self._stopped = ""
+        """Why it is to stop."""
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
@@ -165,26 +169,58 @@ class ServedModel:
         """Warms a new version, gives it a share of the requests, then all; back to the old one if it fails.
 
         Raises:
-            ServingError: another change is going on, or the new model does not load or takes something else.
+            ServingError: another change is going on, this one was stopped, or the new model does not load or takes
+                something else.
         """
         if self._swapping.locked():
             raise ServingError(f"`{self.name}` must change one version at a time; wait for the other change")
         async with self._swapping:
-            old = self.current
-            new = await self._next(plan.source)
-            if refused := self._unfit(old, new, plan):
-                await new.close()
-                raise ServingError(refused)
+            self._stopped = ""
+            self._change = asyncio.ensure_future(self._changed(plan))
+            try:
+                return await self._change
+            except asyncio.CancelledError:
+                if not self._stopped:
+                    raise
+                raise ServingError(
+                    f"`{self.name}`: the change to {plan.source} was stopped, as {self._stopped}; version "
+                    f"{self.current.label} answers as before"
+                ) from None
+            finally:
+                self._change = None
+
+    def stop_change(self, why: str) -> None:
+        """Stops a change that is going on, if one is: the version that answered before it does so again.
+
+        Args:
+            why: in words, after "as".
+        """
+        if self._change is not None and not self._change.done() and not self._stopped:
+            self._stopped = why
+            self._change.cancel()
+            self._say(f"`{self.name}`: the change is stopped, as {why}; version {self.current.label} answers")
+
+    async def _changed(self, plan: SwapPlan) -> SwapOutcome:
+        old = self.current
+        new = await self._next(plan.source)
+        if refused := self._unfit(old, new, plan):
+            await new.close()
+            raise ServingError(refused)
+        try:
             reason = await self._try(new, plan)
-            if reason is None:
-                self._current, self._canary = new, None
-                self._retire(old)
-                self._say(f"`{self.name}`: version {new.label} answers, {old.label} ends with its last request")
-                return SwapOutcome(version=new.label, changed=True, reason=f"{new.answered} answers as canary")
+        except asyncio.CancelledError:
             self._canary = None
             self._retire(new)
-            self._say(f"`{self.name}`: back to version {old.label}: {reason}")
-            return SwapOutcome(version=old.label, changed=False, reason=reason)
+            raise
+        if reason is None:
+            self._current, self._canary = new, None
+            self._retire(old)
+            self._say(f"`{self.name}`: version {new.label} answers, {old.label} ends with its last request")
+            return SwapOutcome(version=new.label, changed=True, reason=f"{new.answered} answers as canary")
+        self._canary = None
+        self._retire(new)
+        self._say(f"`{self.name}`: back to version {old.label}: {reason}")
+        return SwapOutcome(version=old.label, changed=False, reason=reason)
 
     async def close(self) -> None:
         """Answers what is left, then ends all processes."""
@@ -206,6 +242,8 @@ class ServedModel:
         canary = self._canary
         if canary is None:
             return None
+        if self.current.trouble:  # it answers nothing
+            return canary
         canary.credit += canary.frac
         if canary.credit < 1.0:
             return None

@@ -37,6 +37,8 @@ _TRIES = 3
 """Engines that one request may end before it is given up."""
 _LOST = 2
 """Engines that a version on trial may lose: someone else may end one; what ends them by itself goes on."""
+_TROUBLE_S = 5.0
+"""When it is worth another try where there is no engine: a model that does not load is tried again so often."""
 _HANG_FACTOR = 20.0
 """A batch that takes so many times what it should is taken to hang."""
 
@@ -94,11 +96,12 @@ class ModelVersion:
         seen: told what happens.
         say: shows a line to people.
         behind: whether others answer requests while it starts.
+        subject: of messages about it; its label without one.
     """
 
     def __init__(
         self, label: str, start_model: StartModel, settings: VersionSettings, make_policy: MakePolicy, seen: Seen,
-        say: Callable[[str], None], *, behind: bool = False,
+        say: Callable[[str], None], *, behind: bool = False, subject: str = "",
     ) -> None:  # fmt: skip
         self.label = label
         self.settings = settings
@@ -107,7 +110,7 @@ class ModelVersion:
         self.answered = 0
         self.troubled = asyncio.Event()
         """Set at the first of these, and when more engines are lost than someone else may have ended."""
-        self.pool = EnginePool(start_model, settings.pool, self, label, say, behind=behind)
+        self.pool = EnginePool(start_model, settings.pool, self, subject or f"`{label}`", say, behind=behind)
         self._make_policy = make_policy
         self._seen = seen
         self._loop = asyncio.get_running_loop()
@@ -160,12 +163,20 @@ class ModelVersion:
         return self._policy
 
     @property
+    def trouble(self) -> str:
+        """Why it answers nothing, where that is not over in a moment; else empty."""
+        return "" if self.pool.num_ready else self.pool.trouble
+
+    @property
     def num_pending(self) -> int:
         """Requests without an answer."""
         return len(self._pending)
 
     def submit(self, item: Pending) -> None:
         """Takes a request: it gets an answer, or a refusal, unless it is cancelled."""
+        if trouble := self.trouble:
+            self._unanswered(item, trouble)
+            return
         self.policy.arrive(self._taken(item))
         if self.policy.is_full:
             self._pump()
@@ -173,6 +184,9 @@ class ModelVersion:
 
     def submit_first(self, item: Pending) -> None:
         """Takes a request that another version failed at: it runs alone, before all others, whatever its deadline."""
+        if trouble := self.trouble:
+            item.refuse(too_late(_TROUBLE_S, trouble))
+            return
         self.policy.requeue([self._taken(item)])
         self._turn_soon()
 
@@ -218,6 +232,16 @@ class ModelVersion:
         """Corrects what is believed of the time until an answer; one that is lost is back in milliseconds."""
         if self._policy is not None:
             self._policy.set_engines(max(1, ready))
+
+    def engines_missing(self, reason: str) -> None:
+        """Requests that wait do not wait for what may never come."""
+        waiting = {number: item for number, item in self._pending.items() if not item.running}
+        for number in waiting:
+            self.policy.cancel(number)
+        self.policy.next_batch(monotonic())  # forgets them: it predicts nothing of what does not wait
+        for item in waiting.values():
+            self._leave(item)
+            self._unanswered(item, reason)
 
     def batch_done(self, engine: PooledEngine, slot: int, done: BatchDone) -> None:
         """Keeps a batch for the end of the turn, and its slot with it; its engine has work at once if that is there."""
@@ -396,6 +420,13 @@ class ModelVersion:
                 self.answered += 1
                 if item.on_answer is not None:
                     item.on_answer()
+
+    def _unanswered(self, item: Pending, reason: str) -> None:
+        """There is no engine for it; another version may have one."""
+        if item.on_failure is not None and not item.gone:
+            item.on_failure(item)
+        else:
+            item.refuse(too_late(_TROUBLE_S, reason))
 
     def _too_large(self, items: list[Pending]) -> None:
         if len(items) > 1:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import socket
+import sysconfig
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from stoker.core.errors import ModelChangedError, StokerError
 from stoker.core.processes.background import in_background
 from stoker.core.slots.ring import Mapping
-from stoker.serve.engine import Model, ModelEngine, TensorSpec
+from stoker.serve.engine import Interface, Model, ModelEngine, TensorSpec
 from stoker.serve.processes.messages import (
     FRAMING,
     BatchDone,
@@ -25,11 +30,17 @@ from stoker.serve.processes.messages import (
     warm,
 )
 from stoker.serve.processes.places import array_at, placed
+from stoker.serve.processes.probing import PROBE_RUNS, mixed
 from stoker.wire.polled import PolledChannel
 
 _REPEATS = 3
 """Runs of each size; the fastest counts, since whatever disturbs one only makes it slower."""
 _TEXT = 400
+_NOT_USERS = tuple(
+    f"{os.path.abspath(path)}{os.sep}"
+    for path in (*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), Path(__file__).parents[2])
+)
+"""Folders of libraries, and ours."""
 
 
 class EngineProcess:
@@ -52,18 +63,25 @@ class EngineProcess:
         """Makes the engine, measures it, and computes what comes."""
         try:
             behind = self._birth.behind and model.in_any_thread
-            engine, costs = in_background(lambda: self._warm(model)) if behind else self._warm(model)
+            engine, interface, costs = in_background(lambda: self._warm(model)) if behind else self._warm(model)
         except Exception as error:  # the user's model: the service says what it is
-            self._channel.send(EngineMessage.FAILED, pack(Failure(told(error))))
+            self._channel.send(failed_by(error), pack(Failure(told(error))))
             return
-        self._channel.send(EngineMessage.READY, warm(engine.interface, costs))
+        self._channel.send(EngineMessage.READY, warm(interface, costs))
         while (frames := self._channel.receive()) is not None:
             for frame in frames:
                 self._compute(engine, unpack(frame.body, BatchRun))
 
-    def _warm(self, model: Model) -> tuple[ModelEngine, list[tuple[int, float]]]:
-        engine = model.engine()
-        return engine, measure(engine, self._birth.max_batch, self._birth.budget_s)
+    def _warm(self, model: Model) -> tuple[ModelEngine, Interface, list[tuple[int, float]]]:
+        engine, birth = model.engine(), self._birth
+        costs = measure(engine, birth.max_batch, birth.budget_s)
+        interface = engine.interface
+        # The first engine of a version says for all; a model that takes seconds is not asked.
+        is_asked = birth.budget_s > 0.0 and interface.is_batched and PROBE_RUNS * costs[0][1] <= birth.budget_s
+        if is_asked and (why := mixed(engine)):
+            interface = dataclasses.replace(interface, alone=why)
+            costs = costs[:1]
+        return engine, interface, costs
 
     def _compute(self, engine: ModelEngine, run: BatchRun) -> None:
         memory = self._memory.get(run.slot)
@@ -146,7 +164,19 @@ def zeros(spec: TensorSpec, samples: int) -> npt.NDArray[np.generic]:
 
 
 def told(error: BaseException) -> str:
-    """An exception of the user's model in a line, with the place where it was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
+    """An exception in a line; one of the user's model with the place in the user's files where it was raised."""
+    if isinstance(error, StokerError):
+        return str(error.args[0])[:_TEXT]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
     where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}: {str(error)[:_TEXT]}{where}"
+
+
+def failed_by(error: BaseException) -> EngineMessage:
+    """The message for what a model, or an engine of it, is not made by."""
+    return EngineMessage.CHANGED if isinstance(error, ModelChangedError) else EngineMessage.FAILED
+
+
+def _is_users(file: str) -> bool:
+    """Whether a file is neither ours nor one of a library."""
+    return os.path.isabs(file) and not os.path.abspath(file).startswith(_NOT_USERS)

@@ -22,7 +22,7 @@ class EngineMessage(enum.IntEnum):
     """What a message is for."""
 
     LOADED = 1
-    """The model is loaded: engines can be forked."""
+    """The model is loaded: engines can be forked. What it was loaded from, for a process that loads it again."""
     FAILED = 2
     """It cannot be loaded, or an engine cannot be made of it: :class:`Failure`."""
     FORK = 3
@@ -43,6 +43,8 @@ class EngineMessage(enum.IntEnum):
     """It is forked, or cannot be: then its socket is closed."""
     BORN = 11
     """The process for a model has begun: its own pidfd."""
+    CHANGED = 12
+    """What the model was loaded from is not there any more, or is something else: :class:`Failure`."""
 
 
 FRAMING = Framing("<HBBII", _MAGIC, _PROTOCOL, EngineMessage, _MAX_BYTES)
@@ -105,6 +107,7 @@ class Warm(msgspec.Struct, array_like=True):
     parameters: dict[str, str | int | float | bool]
     costs: list[tuple[int, float]]
     """Samples and seconds."""
+    alone: str = ""
 
 
 class EngineReady(NamedTuple):
@@ -121,7 +124,8 @@ def warm(interface: Interface, costs: list[tuple[int, float]]) -> bytes:
         return [_Spec(each.name, each.dtype.str, each.shape, each.values) for each in given]
 
     parameters: Mapping[str, Any] = interface.parameters
-    return pack(Warm(specs(interface.inputs), specs(interface.outputs), interface.platform, dict(parameters), costs))
+    inputs, outputs = specs(interface.inputs), specs(interface.outputs)
+    return pack(Warm(inputs, outputs, interface.platform, dict(parameters), costs, interface.alone))
 
 
 def ready_of(body: bytes) -> EngineReady:
@@ -134,7 +138,7 @@ def ready_of(body: bytes) -> EngineReady:
         except (TypeError, ValueError) as error:
             raise WireError(f"`READY` must name types of NumPy and ranges of them: {error}") from None
 
-    interface = Interface(specs(found.inputs), specs(found.outputs), found.platform, found.parameters)
+    interface = Interface(specs(found.inputs), specs(found.outputs), found.platform, found.parameters, found.alone)
     return EngineReady(interface, tuple(found.costs))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from stoker.core.slots.ring import Mapping
 from stoker.serve.engine import Model
-from stoker.serve.processes.engine_process import EngineProcess, told
+from stoker.serve.processes.engine_process import EngineProcess, failed_by, told
 from stoker.serve.processes.fork_loop import ForkLoop
 from stoker.serve.processes.messages import Birth, EngineMessage, Failure, pack, unpack
 from stoker.wire.framing import Frame
@@ -27,18 +27,22 @@ class ModelProcess:
     def __init__(self, sock: socket.socket, tie: Callable[[int], object]) -> None:
         self._loop = ForkLoop(sock, tie)
 
-    def run(self, load: Callable[[], Model]) -> None:
-        """Serves until the service is gone; raises ``OSError`` if it is so before the model is loaded."""
+    def run(self, load: Callable[[], tuple[Model, bytes]]) -> None:
+        """Serves until the service is gone; raises ``OSError`` if it is so before the model is loaded.
+
+        Args:
+            load: loads the model; returns what it was loaded from as well.
+        """
         channel = self._loop.channel
         _send_with_pidfd(self._loop, EngineMessage.BORN, b"", os.getpid())
         try:
-            model = load()
+            model, identity = load()
         except (Exception, SystemExit) as error:  # the user's model
-            channel.send(EngineMessage.FAILED, pack(Failure(told(error))))
+            channel.send(failed_by(error), pack(Failure(told(error))))
             return
         # Collections in engines would write to the memory that they share.
         gc.freeze()
-        channel.send(EngineMessage.LOADED)
+        channel.send(EngineMessage.LOADED, identity)
         self._loop.run(functools.partial(self._fork, model))
 
     def _fork(self, model: Model, frame: Frame[EngineMessage]) -> None:

@@ -32,8 +32,11 @@ from stoker.serve.processes.pooled import GivenBatch, PooledEngine, PoolListener
 from stoker.wire.framing import Frame
 from stoker.wire.polled import PolledChannel
 
-StartModel = Callable[[socket.socket, bool], object]
-"""Has the process started that loads the model: given its end of a socket, and whether others answer meanwhile."""
+StartModel = Callable[[socket.socket, bool, bytes], object]
+"""Has the process started that loads the model.
+
+Given its end of a socket, whether others answer meanwhile, and what the first one said that it was loaded from.
+"""
 
 _FORK_S = 10.0
 """A process with a loaded model that does not fork for so long hangs: it is replaced."""
@@ -54,13 +57,13 @@ class EnginePool:
         start_model: has the process started that loads the model.
         settings: sizes and times.
         listener: is given what engines did.
-        name: of the model, for messages.
+        subject: of messages, such as "`NAME` version 1".
         say: shows a line to people.
         behind: whether others answer requests while it starts.
     """
 
     def __init__(
-        self, start_model: StartModel, settings: PoolSettings, listener: PoolListener, name: str,
+        self, start_model: StartModel, settings: PoolSettings, listener: PoolListener, subject: str,
         say: Callable[[str], None], *, behind: bool = False,
     ) -> None:  # fmt: skip
         self.settings = settings
@@ -72,9 +75,11 @@ class EnginePool:
         """Ready and without a batch; the one used last at the end, since it is warmest."""
         self.lost = 0
         """Engines that ended without being asked to."""
+        self.trouble = ""
+        """Why there are no engines, where that is not over in a moment; empty where it is, and where there are some."""
         self._start_model = start_model
         self._listener = listener
-        self._name = name
+        self._subject = subject
         self._behind = behind
         self._say = say
         self._loop = asyncio.get_running_loop()
@@ -83,6 +88,8 @@ class EnginePool:
         self._asked_s = 0.0
         """When the process with the model was asked for."""
         self._loaded = False
+        self._identity = b""
+        """What the model was loaded from when it was first."""
         self._numbers = 0
         self._failures = 0
         self._closing = False
@@ -100,7 +107,7 @@ class EnginePool:
             return await asyncio.wait_for(asyncio.shield(self._first), self.settings.start_s)
         except TimeoutError:
             raise ServingError(
-                f"`{self._name}` must be warm within {self.settings.start_s:g} s; allow more with --start-time"
+                f"{self._subject} must be warm within {self.settings.start_s:g} s; allow more with --start-time"
             ) from None
 
     @property
@@ -143,15 +150,15 @@ class EnginePool:
             if engine.killed:
                 continue
             if engine.given and now_s - engine.since_s > engine.given[0].limit_s:
-                self._say(f"`{self._name}`: an engine hangs for {now_s - engine.since_s:.1f} s, it is replaced")
+                self._say(f"{self._subject}: an engine hangs for {now_s - engine.since_s:.1f} s, it is replaced")
                 self.kill(engine)
             elif engine.pidfd < 0:
                 if now_s - engine.asked_s > _FORK_S:
-                    self._say(f"`{self._name}`: the process with the model does not answer, it is replaced")
+                    self._say(f"{self._subject}: the process with the model does not answer, it is replaced")
                     self._kill_model()
                     return
             elif engine.ready is None and now_s - engine.asked_s > self.settings.start_s:
-                self._say(f"`{self._name}`: an engine is not warm after {self.settings.start_s:g} s, it is replaced")
+                self._say(f"{self._subject}: an engine is not warm after {self.settings.start_s:g} s, it is replaced")
                 self.kill(engine)
         if self._model is not None and self._model_pidfd < 0 and now_s - self._asked_s > _START_S:
             self._model_lost()
@@ -192,7 +199,7 @@ class EnginePool:
         self._asked_s = monotonic()
         self._loop.add_reader(ours.fileno(), self._hear_model)
         with theirs:
-            self._start_model(theirs, self._behind)
+            self._start_model(theirs, self._behind, self._identity)
 
     def _hear_model(self) -> None:
         assert self._model is not None
@@ -208,11 +215,12 @@ class EnginePool:
                 (self._model_pidfd,) = frame.fds
             elif frame.kind is EngineMessage.LOADED:
                 self._loaded = True
+                self._identity = self._identity or frame.body
                 # Where others answer meanwhile, one after the other: two that warm at once would take two cores.
                 for _ in range(1 if self._behind else self.settings.engines - len(self.engines)):
                     self._fork()
-            elif frame.kind is EngineMessage.FAILED:
-                self._fail(unpack(frame.body, Failure).text)
+            elif frame.kind in (EngineMessage.FAILED, EngineMessage.CHANGED):
+                self._fail(unpack(frame.body, Failure).text, has_changed=frame.kind is EngineMessage.CHANGED)
             elif frame.kind is EngineMessage.FORKED:
                 self._forked(frame)
 
@@ -258,6 +266,9 @@ class EnginePool:
         if frame.kind is EngineMessage.READY:
             engine.ready = ready_of(frame.body)
             self._failures = 0
+            if self.trouble:
+                self.trouble = ""
+                self._say(f"{self._subject} answers again")
             self.idle.append(engine)
             if not self._first.done():
                 self._first.set_result(engine.ready)
@@ -266,8 +277,8 @@ class EnginePool:
                 self._fork()
             self._listener.engines_changed(self.num_ready)
             self._listener.engine_idle()
-        elif frame.kind is EngineMessage.FAILED:
-            self._fail(unpack(frame.body, Failure).text)
+        elif frame.kind in (EngineMessage.FAILED, EngineMessage.CHANGED):
+            self._fail(unpack(frame.body, Failure).text, has_changed=frame.kind is EngineMessage.CHANGED)
         elif frame.kind is EngineMessage.DONE:
             done = unpack(frame.body, BatchDone)
             self._listener.batch_done(engine, self._freed(engine), done)
@@ -338,18 +349,24 @@ class EnginePool:
             os.close(pidfd)
         self._failures += 1
         if self._first.done() and not self._first.exception():
-            self._say(f"`{self._name}`: the process with the model has ended, it is started again")
+            if not self.trouble:
+                self._say(f"{self._subject}: the process with the model has ended, it is started again")
             self._later(self._start)
         else:
             self._fail("the process that loads it has ended; what it said, or the kernel's log, says why")
 
-    def _fail(self, text: str) -> None:
-        error = ServingError(f"`{self._name}` must be a model that runs: {text}")
+    def _fail(self, text: str, *, has_changed: bool = False) -> None:
+        """A model or an engine is not made: an error of the start, and later why there is no answer until one is."""
+        reason = f"{self._subject}: {text}" if has_changed else f"{self._subject} must be a model that runs: {text}"
         if not self._first.done():
-            self._first.set_exception(error)
+            self._first.set_exception(ServingError(reason))
         elif not self._closing:
-            self._failures += 1
-            self._say(str(error))
+            self._failures = len(_BACK_OFF_S) if has_changed else self._failures + 1
+            if reason != self.trouble:  # once, however often it is tried
+                self.trouble = reason
+                self._say(reason)
+            if not self.num_ready:
+                self._listener.engines_missing(reason)
 
     def _later(self, call: Callable[[], None]) -> None:
         delay_s = _BACK_OFF_S[min(self._failures, len(_BACK_OFF_S) - 1)]

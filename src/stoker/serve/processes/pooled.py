@@ -74,6 +74,10 @@ class PoolListener(Protocol):
         """Engines have become warm, or were lost."""
         ...
 
+    def engines_missing(self, reason: str) -> None:
+        """There is no engine, and will be none soon."""
+        ...
+
     def batch_done(self, engine: PooledEngine, slot: int, done: BatchDone) -> None:
         """A batch is computed, and its engine idle; the listener gives the slot back."""
         ...

@@ -323,7 +323,7 @@ def _nested(raw: bytes, spec: TensorSpec) -> npt.NDArray[np.generic]:
 
 
 def _samples(tensors: list[_Tensor], interface: Interface, max_samples: int) -> int:
-    if not interface.is_batched:
+    if not interface.is_batched and not interface.alone:
         return 1
     samples = tensors[0].shape[0]
     for each in tensors:
@@ -331,7 +331,9 @@ def _samples(tensors: list[_Tensor], interface: Interface, max_samples: int) -> 
             sizes = sorted({each.shape[0] for each in tensors})
             raise malformed(f"`shape` of all inputs must begin with the same number of samples, got {sizes}")
     if samples > max_samples:
-        raise malformed(f"`shape` must begin with at most {max_samples} samples, got {samples}")
+        raise malformed(
+            f"`shape` must begin with at most {max_samples} samples, got {samples}; ask for the rest in another request"
+        )
     return samples
 
 

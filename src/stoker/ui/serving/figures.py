@@ -10,6 +10,7 @@ import msgspec
 from stoker.records.events import Event, ServedWindow, VersionStarted
 
 _MOST_POINTS = 240
+_ROWS = 12
 
 
 class ServedPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,9 +21,9 @@ class ServedPoint(msgspec.Struct, frozen=True, kw_only=True):
     answers_per_s: float
     shed_per_s: float
     p50_s: float | None
-    """Mean of those of its seconds, weighted by answers; None without answers."""
+    """Median of its answers; in records of earlier versions that of its seconds' medians, weighted."""
     p99_s: float | None
-    """The highest of its seconds."""
+    """99th percentile of its answers; in records of earlier versions the highest of its seconds."""
     batch: float | None
 
 
@@ -36,8 +37,12 @@ class ServedSummary(msgspec.Struct, frozen=True, kw_only=True):
     p99_s: float | None
     """The highest of any second with answers."""
     p50_s: float | None
-    """Mean of the seconds, weighted by answers."""
+    """Median of all answers; in records of earlier versions the median of the seconds' own, weighted by answers."""
+    all_p99_s: float | None
+    """99th percentile of all answers; None in records of earlier versions."""
     points: list[ServedPoint]
+    rows: list[ServedPoint]
+    """The same in a few spans."""
 
 
 def served_models(events: Sequence[Event]) -> list[ServedSummary]:
@@ -56,12 +61,16 @@ def _summary(model: str, versions: list[VersionStarted], windows: list[ServedWin
     outcomes: Counter[str] = Counter()
     for window in windows:
         outcomes.update(window.outcomes)
-    span = -(-len(windows) // _MOST_POINTS) or 1
-    points = [_point(windows[first : first + span]) for first in range(0, len(windows), span)]
     return ServedSummary(
         model=model, versions=versions, outcomes=dict(outcomes), retries=sum(each.retries for each in windows),
-        p50_s=_mean_p50_s(windows), p99_s=_most_p99_s(windows), points=points,
+        p50_s=_p50_s(windows), p99_s=_most_p99_s(windows), all_p99_s=_quantile_s(windows, 0.99),
+        points=_points(windows, _MOST_POINTS), rows=_points(windows, _ROWS),
     )  # fmt: skip
+
+
+def _points(windows: Sequence[ServedWindow], most: int) -> list[ServedPoint]:
+    span = -(-len(windows) // most) or 1
+    return [_point(windows[first : first + span]) for first in range(0, len(windows), span)]
 
 
 def _point(windows: Sequence[ServedWindow]) -> ServedPoint:
@@ -71,7 +80,7 @@ def _point(windows: Sequence[ServedWindow]) -> ServedPoint:
     return ServedPoint(
         from_s=windows[0].t_s - windows[0].seconds, to_s=windows[-1].t_s,
         answers_per_s=sum(map(_answers, windows)) / seconds, shed_per_s=shed / seconds,
-        p50_s=_mean_p50_s(windows), p99_s=_most_p99_s(windows),
+        p50_s=_p50_s(windows), p99_s=_most_p99_s(windows) if (p99_s := _quantile_s(windows, 0.99)) is None else p99_s,
         batch=sum(batches) / len(batches) if batches else None,
     )  # fmt: skip
 
@@ -80,10 +89,30 @@ def _answers(window: ServedWindow) -> int:
     return window.outcomes.get("answered", 0)
 
 
-def _mean_p50_s(windows: Sequence[ServedWindow]) -> float | None:
-    known = [(each.p50_s, _answers(each)) for each in windows if each.p50_s is not None and _answers(each)]
-    total = sum(weight for _, weight in known)
-    return sum(value * weight for value, weight in known) / total if total else None
+def _p50_s(windows: Sequence[ServedWindow]) -> float | None:
+    """The median of all answers; where their times are not known that of the seconds' medians, weighted by answers."""
+    if (found := _quantile_s(windows, 0.5)) is not None:
+        return found
+    return _weighted_s([(each.p50_s, _answers(each)) for each in windows if each.p50_s is not None], 0.5)
+
+
+def _quantile_s(windows: Sequence[ServedWindow], frac: float) -> float | None:
+    """The time within which this share of the answers came; None where that is not known of all."""
+    answered = [each for each in windows if _answers(each)]
+    if any(each.latencies is None for each in answered):
+        return None
+    return _weighted_s([pair for each in answered for pair in each.latencies or ()], frac)
+
+
+def _weighted_s(pairs: Sequence[tuple[float, int]], frac: float) -> float | None:
+    """The least value with at least this share of the weight up to it; None without weight."""
+    total = sum(weight for _, weight in pairs)
+    reached = 0
+    for value, weight in sorted(pairs):
+        reached += weight
+        if weight and reached >= frac * total:
+            return value
+    return None
 
 
 def _most_p99_s(windows: Sequence[ServedWindow]) -> float | None:

@@ -47,16 +47,21 @@ def _tiles(summary: ServedSummary) -> str:
         return ""
     answered = summary.outcomes.get("answered", 0)
     shed = sum(summary.outcomes.get(kind, 0) for kind in ("refused", "dropped"))
+    p99_s = summary.p99_s if summary.all_p99_s is None else summary.all_p99_s
     middle, high = (
-        ("–", "", "") if each is None else format_seconds(each).partition(" ")
-        for each in (summary.p50_s, summary.p99_s)
+        ("–", "", "") if each is None else format_seconds(each).partition(" ") for each in (summary.p50_s, p99_s)
     )
     return draw_tiles(
         [
             ("Answered", f"{answered:,}", "requests", f"{write_percent(answered / total)} of all"),
             ("Shed", f"{shed:,}", "requests", "refused on arrival or dropped"),
             ("Median answer", middle[0], middle[2], "from arrival to answer"),
-            ("99th percentile", high[0], high[2], "of the slowest second"),
+            (
+                "99th percentile",
+                high[0],
+                high[2],
+                "of the slowest second" if summary.all_p99_s is None else "of all answers",
+            ),
         ]
     )
 

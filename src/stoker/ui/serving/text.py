@@ -11,8 +11,6 @@ from stoker.ui.report_text import Style
 from stoker.ui.serving.figures import ServedPoint, ServedSummary
 from stoker.ui.tables import render_table
 
-_ROWS = 12
-
 
 def render_served(models: Sequence[ServedSummary], style: Style | None = None) -> str:
     """The report, lines joined by newlines, the last one ended by one; empty without models."""
@@ -30,10 +28,10 @@ def write_served(summary: ServedSummary) -> str:
     )
     text += "."
     if summary.p50_s is not None and summary.p99_s is not None:
-        text += (
-            f" Answers took {format_seconds(summary.p50_s)} in the middle; the 99th percentile of the slowest second "
-            f"was {format_seconds(summary.p99_s)}."
-        )
+        text += f" Answers took {format_seconds(summary.p50_s)} in the middle"
+        if summary.all_p99_s is not None:
+            text += f", 99 % of them at most {format_seconds(summary.all_p99_s)}"
+        text += f"; the 99th percentile of the slowest second was {format_seconds(summary.p99_s)}."
     if summary.retries:
         text += f" {format_count(summary.retries, 'request')} lost an engine and ran again."
     return text
@@ -58,24 +56,19 @@ def _model(summary: ServedSummary, style: Style) -> str:
 
 
 def _course(summary: ServedSummary, style: Style) -> list[str]:
-    points = summary.points
-    if not points:
+    if not summary.rows:
         return []
-    span = -(-len(points) // _ROWS)
-    rows = [_row(points[first : first + span]) for first in range(0, len(points), span)]
-    return render_table(("time", "answers/s", "shed/s", "p50", "p99", "batch"), rows, style, right=(1, 2, 3, 4, 5))
+    rows = [_row(each) for each in summary.rows]
+    high = "p99" if summary.all_p99_s is not None else "worst p99"  # earlier records have that of each second alone
+    return render_table(("time", "answers/s", "shed/s", "p50", high, "batch"), rows, style, right=(1, 2, 3, 4, 5))
 
 
-def _row(points: Sequence[ServedPoint]) -> tuple[str, ...]:
-    middle = [each.p50_s for each in points if each.p50_s is not None]
-    high = [each.p99_s for each in points if each.p99_s is not None]
-    batch = [each.batch for each in points if each.batch is not None]
-    count = len(points)
+def _row(point: ServedPoint) -> tuple[str, ...]:
     return (
-        f"{write_clock(points[0].from_s)} to {write_clock(points[-1].to_s)}",
-        write_rate(sum(each.answers_per_s for each in points) / count),
-        write_rate(sum(each.shed_per_s for each in points) / count),
-        format_seconds(sum(middle) / len(middle)) if middle else "",
-        format_seconds(max(high)) if high else "",
-        f"{sum(batch) / len(batch):.1f}" if batch else "",
+        f"{write_clock(point.from_s)} to {write_clock(point.to_s)}",
+        write_rate(point.answers_per_s),
+        write_rate(point.shed_per_s),
+        "" if point.p50_s is None else format_seconds(point.p50_s),
+        "" if point.p99_s is None else format_seconds(point.p99_s),
+        "" if point.batch is None else f"{point.batch:.1f}",
     )
