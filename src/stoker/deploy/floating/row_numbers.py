@@ -76,7 +76,7 @@ def rows_read(graph: fl.FloatGraph) -> dict[str, RowsRead]:
                 meeting.append(moved.ravel())
         else:
             otherwise(each.sources)
-    otherwise(graph.outputs.values())
+    otherwise((*graph.outputs.values(), *graph.folded))
     return {
         each.name: RowsRead(
             rows[own].reshape(each.shape[1:]),

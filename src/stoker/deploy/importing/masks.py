@@ -37,6 +37,8 @@ _POINTWISE = frozenset(
 """Operations that work element by element, by names without an overload."""
 _SAME = frozenset(("to", "_to_copy", "clone", "detach", "alias", "contiguous", "lift_fresh_copy", "dropout"))
 """Those that leave scores as they are."""
+_SHAPED = frozenset(("zeros_like", "ones_like", "full_like"))
+"""Those whose results depend on no number that they read."""
 _ROW_NUMBERS = frozenset(
     (
         "add", "sub", "mul", "cat", "concat", "view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze",
@@ -73,6 +75,12 @@ class Masks:
         self._functions: dict[str, WholeFunction] = {}
         self._scores: dict[str, _Scores] = {}
         self._values = MaskValues(at)
+        self._folded: dict[str, None] = {}
+
+    @property
+    def folded(self) -> tuple[str, ...]:
+        """Values that masks were made of and do not depend on, for the numbers that these can hold."""
+        return tuple(self._folded)
 
     def enter(self, node: fx.Node, count: int) -> None:
         """An input of whole numbers from 0 on, so many."""
@@ -231,7 +239,16 @@ class Masks:
             target: Any = getattr(torch.ops.aten, _called(node)) if _is_in_place(node) else node.target
             return target(*own[0], **own[1]).to(kind)
 
-        return computed(compute, known)
+        found = computed(compute, known)
+        return found if _called(node) in _SHAPED else self._bounded(known, found)
+
+    def _bounded(self, operands: Sequence[WholeFunction], found: WholeFunction | None) -> WholeFunction | None:
+        """A result of functions; what it does not depend on is noted, as larger numbers might change it."""
+        if found is not None:
+            kept = {each.value for each in found.arguments}
+            read = [each.value for one in operands for each in one.arguments]
+            self._folded |= dict.fromkeys(value for value in read if value not in kept)
+        return found
 
     def _narrowed(self, node: fx.Node, found: WholeFunction) -> WholeFunction:
         """A function of one value of many numbers that has two results, as one of a value of two."""
@@ -418,7 +435,8 @@ class Masks:
         if shape != self._at.shape(node):
             raise self._at.refused(node, f"a mask must not make scores larger, got {self._at.shape(node)} of {shape}")
         if before is not None:
-            both = computed(lambda each: torch.logical_and(*each), [before.counts, counts])
+            operands = [before.counts, counts]
+            both = self._bounded(operands, computed(lambda each: torch.logical_and(*each), operands))
             if both is None:
                 raise self._at.refused(node, f"masks must have axes that fit each other; {MASKS}")
             counts = both
@@ -429,6 +447,7 @@ class Masks:
     ) -> tuple[str | None, NDArray[Any] | None]:  # fmt: skip
         """A function of truth values as a value, or as a constant; neither where all counts."""
         if bool(counts.results.all()):
+            self._bounded([counts], replace(counts, arguments=()))
             return None, None
         if order is not None:
             counts = counts.permuted(order)

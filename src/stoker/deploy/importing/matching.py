@@ -81,6 +81,11 @@ def arguments(node: fx.Node) -> dict[str, Any]:
 class MaskRules(Protocol):
     """What knows masks that depend on inputs: :class:`stoker.deploy.importing.masks.Masks`."""
 
+    @property
+    def folded(self) -> tuple[str, ...]:
+        """Values that masks were made of and do not depend on, for the numbers that these can hold."""
+        ...
+
     def enter(self, node: fx.Node, count: int) -> None:
         """Notes an input of whole numbers."""
         ...
@@ -168,7 +173,7 @@ class Matcher:
             outputs[called] = value
         return FloatGraph(
             inputs=tuple(inputs), outputs=outputs, operations=tuple(self.operations), shapes=dict(self.shapes),
-            grids=dict(self.grids),
+            grids=dict(self.grids), folded=self.masks.folded,
         )  # fmt: skip
 
     def add(
