@@ -15,6 +15,8 @@ from stoker.deploy.comparing import spread_error
 from stoker.deploy.engines.law import NumpyEngine
 from stoker.deploy.engines.native.engine import CompiledEngine
 from stoker.deploy.engines.onnx_engine import OnnxEngine
+from stoker.deploy.floating.operations import FloatEmbedding, FloatGraph, FloatInput, FloatLookup, FloatSlice
+from stoker.deploy.floating.row_numbers import rows_read
 from stoker.deploy.hardware.designing import chosen_foldings, design
 from stoker.deploy.hardware.host_inputs import device_inputs
 from stoker.deploy.hardware.verification import random_samples
@@ -220,3 +222,51 @@ def test_graphs_that_would_read_past_a_table_are_not_sound(changes: dict[str, tu
     fields = {name: getattr(graph, name) for name in ("inputs", "outputs", "operations", "constants")}
     with pytest.raises(ValueError, match=said):
         checked(IntegerGraph(values=values, **fields))
+
+
+def masked_by_one() -> nn.Module:
+    """One table for joined columns, and a mask of each of the first ones."""
+
+    def function(s: Of, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        scores = s.l(s.e(torch.cat([a, b], 1))).squeeze(-1)[:, :4]
+        return scores.masked_fill(~(a != 0), float("-inf")).softmax(-1)
+
+    return Of(function, e=nn.Embedding(100, 8), l=nn.Linear(8, 1)).eval()
+
+
+def test_a_mask_takes_all_row_numbers_of_a_table_that_joined_inputs_are_read_by() -> None:
+    torch.manual_seed(0)
+    module = masked_by_one()
+    few = tuple(torch.randint(0, 30, (64, 4)) for _ in range(2))
+    graph = quantise(module, Samples(few, None)).graph
+    assert graph.value(graph.inputs[0]).high == 99
+    more = tuple(torch.randint(0, 100, (64, 4)) for _ in range(2))
+    names = [port.name for port in graph.inputs]
+    found = NumpyEngine(graph)({name: each.numpy() for name, each in zip(names, more, strict=True)})["output"]
+    assert np.array_equal(found > 0, more[0].numpy() != 0)
+    with torch.no_grad():
+        assert spread_error(found, module(*more).numpy()) < 0.5  # scores of rows that samples lack may saturate
+
+
+def test_places_that_a_mask_reads_hold_no_more_numbers_than_it_has() -> None:
+    table = np.zeros((100, 4))
+    graph = FloatGraph(
+        inputs=(FloatInput(name="x", shape=(-1, 3), whole=True, count=30),),
+        outputs={"e": "e", "m": "m"},
+        operations=(
+            FloatEmbedding(name="e", sources=("x",), layer="", where="", table=table, bag=""),
+            FloatSlice(name="part", sources=("x",), layer="", where="", axis=1, start=0, stop=1),
+            FloatLookup(name="m", sources=("part",), layer="", where="", table=np.arange(30)),
+        ),
+        shapes={},
+    )
+    assert rows_read(graph)["x"].rows.tolist() == [30, 100, 100]
+
+
+def test_weights_of_a_bag_are_no_row_numbers() -> None:
+    def function(s: nn.Module, x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.embedding_bag(x, s.e.weight, per_sample_weights=m.to(torch.float32), mode="sum")
+
+    data = Samples((torch.randint(0, 9, (64, 4)), torch.randint(0, 2, (64, 4))), None)
+    with pytest.raises(ModelImportError, match="a bag must be a sum or a mean without weights by sample"):
+        import_module(Of(function, e=nn.Embedding(9, 4)), data)
