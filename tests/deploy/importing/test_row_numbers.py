@@ -15,9 +15,18 @@ from stoker.deploy.comparing import spread_error
 from stoker.deploy.engines.law import NumpyEngine
 from stoker.deploy.engines.native.engine import CompiledEngine
 from stoker.deploy.engines.onnx_engine import OnnxEngine
-from stoker.deploy.floating.operations import FloatEmbedding, FloatGraph, FloatInput, FloatLookup, FloatSlice
+from stoker.deploy.floating.operations import (
+    FloatConstant,
+    FloatEmbedding,
+    FloatGraph,
+    FloatInput,
+    FloatLookup,
+    FloatSlice,
+    FloatSum,
+)
 from stoker.deploy.floating.row_numbers import rows_read
 from stoker.deploy.hardware.designing import chosen_foldings, design
+from stoker.deploy.hardware.engine_updates import shared_inputs
 from stoker.deploy.hardware.host_inputs import device_inputs
 from stoker.deploy.hardware.verification import random_samples
 from stoker.deploy.importing.quantising import import_module, quantise
@@ -25,7 +34,7 @@ from stoker.deploy.importing.samples import Samples
 from stoker.deploy.ir.checking import checked
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.ir.host_tables import device_graph, tables_of
-from stoker.deploy.ir.values import IntegerValue
+from stoker.deploy.ir.values import IntegerValue, ModelPort
 from stoker.deploy.package.folder import read_package, write_package
 from tests.deploy.networks import Of
 from tests.deploy.rtl.engine.test_compiling import LARGE, differing
@@ -196,6 +205,32 @@ def test_one_offset_for_one_column() -> None:
         assert spread_error(found, module(x).numpy()) < 0.05
 
 
+class Before(Offsets):
+    """The same, the other way round."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.table(torch.tensor(self.offsets) + x).flatten(1))
+
+
+def test_offsets_may_come_first() -> None:
+    torch.manual_seed(0)
+    graph = import_module(Before(*ROWS), Samples((columns(64, *ROWS),), None)).graph
+    lookups = [each for each in graph.operations if isinstance(each, FloatEmbedding)]
+    assert [len(each.table) for each in lookups] == list(ROWS)
+    assert not any(isinstance(each, (FloatSum, FloatConstant)) for each in graph.operations)
+
+
+def test_one_offset_for_numbers_without_columns() -> None:
+    torch.manual_seed(0)
+    module = Of(lambda s, x: s.l(s.a(x + 1)), a=nn.Embedding(8, 4), l=nn.Linear(4, 3)).eval()
+    x = columns(64, 7)[:, 0]
+    graph = imported(module, x)
+    assert graph.value(graph.inputs[0]).high == 6
+    with torch.no_grad():
+        found = NumpyEngine(graph)({graph.inputs[0].name: x.numpy()})["output"]
+        assert spread_error(found, module(x).numpy()) < 0.05
+
+
 @pytest.mark.parametrize("function", [lambda x: x * 2, lambda x: x - 1, lambda x: x + x])
 def test_computed_row_numbers_are_refused(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """A product was taken for its factor before, without a word."""
@@ -270,3 +305,21 @@ def test_weights_of_a_bag_are_no_row_numbers() -> None:
     data = Samples((torch.randint(0, 9, (64, 4)), torch.randint(0, 2, (64, 4))), None)
     with pytest.raises(ModelImportError, match="a bag must be a sum or a mean without weights by sample"):
         import_module(Of(function, e=nn.Embedding(9, 4)), data)
+
+
+def test_models_that_change_on_an_engine_are_given_rows_of_both() -> None:
+    def graph(*highs: int) -> IntegerGraph:
+        return wide_input(6, highs)
+
+    given = np.array([[6, 6, 6], [-1, 2, 0]], np.int32)
+    found = shared_inputs(graph(6, 3, -1), graph(2, 5, 4), {"x": given})
+    for each in found:
+        assert each["x"].tolist() == [[2, 3, 0], [0, 2, 0]]
+
+
+def wide_input(high: int, highs: tuple[int, ...]) -> IntegerGraph:
+    value = IntegerValue(
+        name="x", shape=(3,), bits=3, signed=False, scale=1.0, zero_point=0, low=0, high=high, highs=highs
+    )
+    port = ModelPort(name="x", value="x", dtype="int64", shape=(3,), order=(0,))
+    return IntegerGraph(inputs=(port,), outputs=(), values={"x": value}, operations=(), constants={})
