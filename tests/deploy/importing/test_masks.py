@@ -202,9 +202,7 @@ def test_many_numbers_are_refused_where_something_computes_with_them(most: int) 
     times = torch.arange(64) * (most // 63)
     unread = Of(lambda s, x, _: s.l(x).softmax(-1), l=nn.Linear(WIDTH, WIDTH))
     import_module(unread, Samples((rows(64), times), None))
-    read = Of(
-        lambda s, x, m: s.l(x).masked_fill((m > 5)[:, None, None], -1e9).softmax(-1), l=nn.Linear(WIDTH, WIDTH)
-    )
+    read = Of(lambda s, x, m: s.l(x).masked_fill((m > 5)[:, None, None], -1e9).softmax(-1), l=nn.Linear(WIDTH, WIDTH))
     with pytest.raises(ModelImportError, match=r"must hold numbers from 0 to 1,048,575 where anything but a table"):
         import_module(read, Samples((rows(64), times), None))
 

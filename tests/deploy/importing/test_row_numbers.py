@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -262,7 +263,7 @@ def test_graphs_that_would_read_past_a_table_are_not_sound(changes: dict[str, tu
 def masked_by_one() -> nn.Module:
     """One table for joined columns, and a mask of each of the first ones."""
 
-    def function(s: Of, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    def function(s: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         scores = s.l(s.e(torch.cat([a, b], 1))).squeeze(-1)[:, :4]
         return scores.masked_fill(~(a != 0), float("-inf")).softmax(-1)
 
@@ -299,7 +300,7 @@ def test_places_that_a_mask_reads_hold_no_more_numbers_than_it_has() -> None:
 
 
 def test_weights_of_a_bag_are_no_row_numbers() -> None:
-    def function(s: nn.Module, x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+    def function(s: Any, x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.embedding_bag(x, s.e.weight, per_sample_weights=m.to(torch.float32), mode="sum")
 
     data = Samples((torch.randint(0, 9, (64, 4)), torch.randint(0, 2, (64, 4))), None)

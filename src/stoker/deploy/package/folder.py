@@ -30,8 +30,8 @@ from stoker.records.deploy.quantisation import QuantisationRecord
 FORMAT = 2
 """Number of the form of folder and arithmetic: an engine of another one might compute other numbers.
 
-Since 2 a softmax may have ``counts``, a value ``highs`` and an input truth values, which readers of 1 pass over. What has
-none of these is written as 1.
+Since 2 a softmax may have ``counts``, a value ``highs`` and an input truth values, which readers of 1 pass over. What
+has none of these is written as 1.
 """
 _FIRST = 1
 _GRAPH, _CONSTANTS, _ACCURACY, _MANIFEST, _DIGEST = (
@@ -102,7 +102,9 @@ def write_package(path: str | Path, graph: IntegerGraph, model: str, accuracy: Q
     if accuracy is not None:
         contents[_ACCURACY] = msgspec.json.format(to_json(accuracy))
     digests = {name: _sha256(content) for name, content in contents.items()}
-    contents[_MANIFEST] = msgspec.json.format(to_json(PackageManifest(model=model, digests=digests, format=_least(graph))))
+    contents[_MANIFEST] = msgspec.json.format(
+        to_json(PackageManifest(model=model, digests=digests, format=_least(graph)))
+    )
     digest = _sha256(contents[_MANIFEST])
     contents[_DIGEST] = f"{digest}\n".encode()
     try:
@@ -131,7 +133,8 @@ def read_package(path: str | Path) -> IntegerPackage:
         manifest = msgspec.json.decode(manifest_bytes, type=PackageManifest)
         if not _FIRST <= manifest.format <= FORMAT:
             raise PackageError(
-                f"`{path}` must have format {_FIRST} to {FORMAT}, got {manifest.format}; use the stoker that made it, or {_AGAIN}",
+                f"`{path}` must have format {_FIRST} to {FORMAT}, got {manifest.format}; use the stoker that made it, "
+                f"or {_AGAIN}",
                 path=str(path),
             )
         contents = {
