@@ -264,10 +264,10 @@ def test_a_bert_takes_an_attention_mask(kind: str) -> None:
     data = Samples((torch.randint(0, 50, (64, LENGTH)), kept(64).long()), None)
     model = import_module(module, data)
     graph = lower(model.graph, model.seen, LoweringOptions()).graph
-    found = NumpyEngine(graph)(arrays(graph, data.inputs))["output"]
+    found = NumpyEngine(graph)(arrays(graph, data.inputs))["logits"]
     with torch.no_grad():
         real = module(*data.inputs).logits.numpy()
     assert spread_error(found, real) < 0.2
     tokens, mask = data.inputs
     other = torch.where(mask > 0, tokens, torch.randint(0, 50, tokens.shape))
-    assert np.array_equal(NumpyEngine(graph)(arrays(graph, (other, mask)))["output"], found)
+    assert np.array_equal(NumpyEngine(graph)(arrays(graph, (other, mask)))["logits"], found)
