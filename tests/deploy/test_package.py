@@ -1,5 +1,8 @@
 """A package is the same bytes for the same model, and refused when one of them is another."""
 
+import hashlib
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -93,3 +96,36 @@ def test_a_package_is_replaced_and_nothing_else_is(tmp_path: Path) -> None:
     with pytest.raises(PackageError, match="holds something else"):
         write_package(tmp_path / "mine", small(), "small")
     assert (tmp_path / "mine" / "thesis.tex").exists()
+
+
+def with_highs() -> IntegerGraph:
+    """A graph whose input differs by place, which readers of format 1 pass over."""
+    values = {
+        "x": IntegerValue(
+            name="x", shape=(2,), bits=3, signed=False, scale=1.0, zero_point=0, low=0, high=6, highs=(6, 3)
+        ),
+        "y": IntegerValue(name="y", shape=(2, 1), bits=3, signed=False, scale=1.0, zero_point=0, low=0, high=6),
+    }
+    port = ModelPort(name="x", value="x", dtype="int64", shape=(2,), order=(0,))
+    return IntegerGraph(
+        inputs=(port,), outputs=(ModelPort(name="y", value="y", dtype="float32", shape=(2, 1), order=(0, 1)),),
+        values=values, operations=(op.Reshape(source="x", output="y"),), constants={},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("graph", "wanted"), [(small, 1), (with_highs, 2)])
+def test_older_readers_refuse_what_they_would_pass_over(
+    graph: Callable[[], IntegerGraph], wanted: int, tmp_path: Path
+) -> None:
+    write_package(tmp_path / "p", graph(), "small")
+    assert json.loads((tmp_path / "p" / "manifest.json").read_bytes())["format"] == wanted
+    assert read_package(tmp_path / "p").graph.values == graph().values
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    write_package(tmp_path / "p", small(), "small")
+    path = tmp_path / "p" / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | {"format": 3}))
+    (tmp_path / "p" / "digest").write_text(hashlib.sha256(path.read_bytes()).hexdigest())
+    with pytest.raises(PackageError, match="must have format 1 to 2, got 3"):
+        read_package(tmp_path / "p")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from stoker.core.errors import ModelImportError
+from stoker.core.errors import CalibrationError, ModelImportError
 from stoker.deploy.comparing import spread_error
 from stoker.deploy.engines.law import NumpyEngine
 from stoker.deploy.engines.native.engine import CompiledEngine
@@ -151,6 +151,62 @@ def test_a_length_is_as_large_as_samples_have_it() -> None:
     assert (value.low, value.high) == (0, LENGTH)
 
 
+def where_equal(number: int, low: int, high: int) -> tuple[nn.Module, Inputs]:
+    """Shares without the keys of one number, and numbers of samples."""
+    torch.manual_seed(0)
+    module = Of(
+        lambda s, x, m: s.l(x).masked_fill((m == number)[:, None], float("-inf")).softmax(-1), l=nn.Linear(WIDTH, WIDTH)
+    ).eval()
+    m = torch.randint(low, high + 1, (64, WIDTH))
+    m[0, 0], m[0, 1] = low, high
+    return module, (rows(64), m)
+
+
+def test_a_mask_that_no_sample_needs_bounds_its_input() -> None:
+    module, inputs = where_equal(40, 0, 16)
+    model = import_module(module, Samples(inputs, None))
+    graph = lower(model.graph, model.seen, LoweringOptions()).graph
+    assert graph.value(graph.inputs[1]).high == 16
+    given_arrays = arrays(graph, inputs)
+    wanted = module(*inputs).detach().numpy()
+    assert spread_error(NumpyEngine(graph)(given_arrays)["output"], wanted) < 0.05
+    with pytest.raises(ValueError, match=r"must hold 0 to 16, got 0 to 40"):
+        NumpyEngine(graph)({**given_arrays, "inputs_1": given_arrays["inputs_1"] // 16 * 40})
+
+
+@pytest.mark.parametrize("number", [-100, -1])
+def test_negative_numbers_of_a_mask_are_refused(number: int) -> None:
+    module, inputs = where_equal(number, number, 16)
+    said = rf"`.*\[:, 0\]` must hold whole numbers from 0 on, and sample 0 holds {number}; shift them in the loader"
+    with pytest.raises(CalibrationError, match=said):
+        import_module(module, Samples(inputs, None))
+
+
+def test_negative_whole_numbers_that_become_real_are_refused() -> None:
+    module = Of(lambda s, x: s.l(x.float()), l=nn.Linear(4, 4))
+    with pytest.raises(CalibrationError, match="whole numbers from 0 on, and sample 0 holds -5; shift them"):
+        import_module(module, Samples((torch.arange(64 * 4).reshape(64, 4) % 20 - 5,), None))
+
+
+def test_what_has_only_the_shape_of_an_input_does_not_bound_it() -> None:
+    module = Of(
+        lambda s, x, m: s.l(x).masked_fill(torch.zeros_like(m).bool()[:, None], -1e9).softmax(-1),
+        l=nn.Linear(WIDTH, WIDTH),
+    )
+    model = import_module(module, Samples((rows(64), torch.full((64, WIDTH), -7)), None))
+    assert model.graph.folded == ()
+
+
+@pytest.mark.parametrize("most", [10**9, 10**12])
+def test_many_numbers_are_refused_where_something_computes_with_them(most: int) -> None:
+    times = torch.arange(64) * (most // 63)
+    unread = Of(lambda s, x, _: s.l(x).softmax(-1), l=nn.Linear(WIDTH, WIDTH))
+    import_module(unread, Samples((rows(64), times), None))
+    read = Of(lambda s, x, m: s.l(x).masked_fill((m > 5)[:, None, None], -1e9).softmax(-1), l=nn.Linear(WIDTH, WIDTH))
+    with pytest.raises(ModelImportError, match=r"must hold numbers from 0 to 1,048,575 where anything but a table"):
+        import_module(read, Samples((rows(64), times), None))
+
+
 def float_mask(self: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return (self.l(x) + (1 - mask) * -1e9).softmax(-1)
 
@@ -208,10 +264,10 @@ def test_a_bert_takes_an_attention_mask(kind: str) -> None:
     data = Samples((torch.randint(0, 50, (64, LENGTH)), kept(64).long()), None)
     model = import_module(module, data)
     graph = lower(model.graph, model.seen, LoweringOptions()).graph
-    found = NumpyEngine(graph)(arrays(graph, data.inputs))["output"]
+    found = NumpyEngine(graph)(arrays(graph, data.inputs))["logits"]
     with torch.no_grad():
         real = module(*data.inputs).logits.numpy()
     assert spread_error(found, real) < 0.2
     tokens, mask = data.inputs
     other = torch.where(mask > 0, tokens, torch.randint(0, 50, tokens.shape))
-    assert np.array_equal(NumpyEngine(graph)(arrays(graph, (other, mask)))["output"], found)
+    assert np.array_equal(NumpyEngine(graph)(arrays(graph, (other, mask)))["logits"], found)

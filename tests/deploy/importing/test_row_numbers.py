@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,18 @@ from stoker.deploy.comparing import spread_error
 from stoker.deploy.engines.law import NumpyEngine
 from stoker.deploy.engines.native.engine import CompiledEngine
 from stoker.deploy.engines.onnx_engine import OnnxEngine
+from stoker.deploy.floating.operations import (
+    FloatConstant,
+    FloatEmbedding,
+    FloatGraph,
+    FloatInput,
+    FloatLookup,
+    FloatSlice,
+    FloatSum,
+)
+from stoker.deploy.floating.row_numbers import rows_read
 from stoker.deploy.hardware.designing import chosen_foldings, design
+from stoker.deploy.hardware.engine_updates import shared_inputs
 from stoker.deploy.hardware.host_inputs import device_inputs
 from stoker.deploy.hardware.verification import random_samples
 from stoker.deploy.importing.quantising import import_module, quantise
@@ -23,7 +35,7 @@ from stoker.deploy.importing.samples import Samples
 from stoker.deploy.ir.checking import checked
 from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.ir.host_tables import device_graph, tables_of
-from stoker.deploy.ir.values import IntegerValue
+from stoker.deploy.ir.values import IntegerValue, ModelPort
 from stoker.deploy.package.folder import read_package, write_package
 from tests.deploy.networks import Of
 from tests.deploy.rtl.engine.test_compiling import LARGE, differing
@@ -194,6 +206,32 @@ def test_one_offset_for_one_column() -> None:
         assert spread_error(found, module(x).numpy()) < 0.05
 
 
+class Before(Offsets):
+    """The same, the other way round."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.table(torch.tensor(self.offsets) + x).flatten(1))
+
+
+def test_offsets_may_come_first() -> None:
+    torch.manual_seed(0)
+    graph = import_module(Before(*ROWS), Samples((columns(64, *ROWS),), None)).graph
+    lookups = [each for each in graph.operations if isinstance(each, FloatEmbedding)]
+    assert [len(each.table) for each in lookups] == list(ROWS)
+    assert not any(isinstance(each, (FloatSum, FloatConstant)) for each in graph.operations)
+
+
+def test_one_offset_for_numbers_without_columns() -> None:
+    torch.manual_seed(0)
+    module = Of(lambda s, x: s.l(s.a(x + 1)), a=nn.Embedding(8, 4), l=nn.Linear(4, 3)).eval()
+    x = columns(64, 7)[:, 0]
+    graph = imported(module, x)
+    assert graph.value(graph.inputs[0]).high == 6
+    with torch.no_grad():
+        found = NumpyEngine(graph)({graph.inputs[0].name: x.numpy()})["output"]
+        assert spread_error(found, module(x).numpy()) < 0.05
+
+
 @pytest.mark.parametrize("function", [lambda x: x * 2, lambda x: x - 1, lambda x: x + x])
 def test_computed_row_numbers_are_refused(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """A product was taken for its factor before, without a word."""
@@ -220,3 +258,69 @@ def test_graphs_that_would_read_past_a_table_are_not_sound(changes: dict[str, tu
     fields = {name: getattr(graph, name) for name in ("inputs", "outputs", "operations", "constants")}
     with pytest.raises(ValueError, match=said):
         checked(IntegerGraph(values=values, **fields))
+
+
+def masked_by_one() -> nn.Module:
+    """One table for joined columns, and a mask of each of the first ones."""
+
+    def function(s: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        scores = s.l(s.e(torch.cat([a, b], 1))).squeeze(-1)[:, :4]
+        return scores.masked_fill(~(a != 0), float("-inf")).softmax(-1)
+
+    return Of(function, e=nn.Embedding(100, 8), l=nn.Linear(8, 1)).eval()
+
+
+def test_a_mask_takes_all_row_numbers_of_a_table_that_joined_inputs_are_read_by() -> None:
+    torch.manual_seed(0)
+    module = masked_by_one()
+    few = tuple(torch.randint(0, 30, (64, 4)) for _ in range(2))
+    graph = quantise(module, Samples(few, None)).graph
+    assert graph.value(graph.inputs[0]).high == 99
+    more = tuple(torch.randint(0, 100, (64, 4)) for _ in range(2))
+    names = [port.name for port in graph.inputs]
+    found = NumpyEngine(graph)({name: each.numpy() for name, each in zip(names, more, strict=True)})["output"]
+    assert np.array_equal(found > 0, more[0].numpy() != 0)
+    with torch.no_grad():
+        assert spread_error(found, module(*more).numpy()) < 0.5  # scores of rows that samples lack may saturate
+
+
+def test_places_that_a_mask_reads_hold_no_more_numbers_than_it_has() -> None:
+    table = np.zeros((100, 4))
+    graph = FloatGraph(
+        inputs=(FloatInput(name="x", shape=(-1, 3), whole=True, count=30),),
+        outputs={"e": "e", "m": "m"},
+        operations=(
+            FloatEmbedding(name="e", sources=("x",), layer="", where="", table=table, bag=""),
+            FloatSlice(name="part", sources=("x",), layer="", where="", axis=1, start=0, stop=1),
+            FloatLookup(name="m", sources=("part",), layer="", where="", table=np.arange(30)),
+        ),
+        shapes={},
+    )
+    assert rows_read(graph)["x"].rows.tolist() == [30, 100, 100]
+
+
+def test_weights_of_a_bag_are_no_row_numbers() -> None:
+    def function(s: Any, x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.embedding_bag(x, s.e.weight, per_sample_weights=m.to(torch.float32), mode="sum")
+
+    data = Samples((torch.randint(0, 9, (64, 4)), torch.randint(0, 2, (64, 4))), None)
+    with pytest.raises(ModelImportError, match="a bag must be a sum or a mean without weights by sample"):
+        import_module(Of(function, e=nn.Embedding(9, 4)), data)
+
+
+def test_models_that_change_on_an_engine_are_given_rows_of_both() -> None:
+    def graph(*highs: int) -> IntegerGraph:
+        return wide_input(6, highs)
+
+    given = np.array([[6, 6, 6], [-1, 2, 0]], np.int32)
+    found = shared_inputs(graph(6, 3, -1), graph(2, 5, 4), {"x": given})
+    for each in found:
+        assert each["x"].tolist() == [[2, 3, 0], [0, 2, 0]]
+
+
+def wide_input(high: int, highs: tuple[int, ...]) -> IntegerGraph:
+    value = IntegerValue(
+        name="x", shape=(3,), bits=3, signed=False, scale=1.0, zero_point=0, low=0, high=high, highs=highs
+    )
+    port = ModelPort(name="x", value="x", dtype="int64", shape=(3,), order=(0,))
+    return IntegerGraph(inputs=(port,), outputs=(), values={"x": value}, operations=(), constants={})

@@ -1,10 +1,13 @@
 """The model that is shipped against what it was fitted to; the fit; what is counted."""
 
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 
-from stoker.deploy.hardware.calibrating import judged, specimens_on
+from stoker.deploy.hardware import calibrating
+from stoker.deploy.hardware.calibrating import judged, measured, specimens_on
 from stoker.deploy.rtl.folding import works_of
 from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.rtl.structure import Structure
@@ -12,6 +15,7 @@ from stoker.deploy.search.contents import UnitContents
 from stoker.deploy.search.model import MeasuredSpecimen, ResourceModel, design_contents, estimated, fitted, model_of
 from stoker.deploy.search.specimens import narrow_specimens, small_networks, small_specimens, specimens
 from stoker.deploy.tools.devices import Fpga, fpga
+from stoker.deploy.tools.synthesis import Resources
 from stoker.ui.deploy.search_text import render_calibration
 from tests.deploy.search.unplaced import unplaced_model
 
@@ -166,3 +170,22 @@ def test_small_networks_are_few_combinations() -> None:
         for work in works_of(each.graph).values():
             count *= len(list(work.foldings()))
         assert count < 3000
+
+
+def test_a_specimen_lies_in_a_folder_as_other_commands_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the next command removes what is left of one that was killed."""
+    seen: list[Path] = []
+
+    def synthesised(folder: Path, *_: Any, **__: Any) -> tuple[Path, Resources]:
+        assert any(folder.iterdir())
+        seen.append(folder)
+        return folder, Resources(luts=1, flip_flops=1, dsps=0, block_rams=0)
+
+    def not_placed(*_: Any, **__: Any) -> None:
+        return None
+
+    monkeypatch.setattr(calibrating, "synthesise", synthesised)
+    monkeypatch.setattr(calibrating, "place", not_placed)
+    assert len(list(measured(specimens()[:1], PARTS[0], limit_s=1.0))) == 1
+    assert seen[0].parent.name.startswith("stoker-deploy-specimen-")
+    assert not seen[0].exists()

@@ -31,27 +31,32 @@ def with_column_tables(graph: fl.FloatGraph) -> fl.FloatGraph:
         source, offsets = found
         made += _by_column(each, source, offsets, shapes)
         if uses[added.name] == 1:
-            dropped |= {added.name, *(name for name in added.sources[1:] if uses[name] == 1)}
+            dropped |= {added.name, *(name for name in added.sources if name != source and uses[name] == 1)}
     return replace(graph, operations=tuple(each for each in made if each.name not in dropped), shapes=shapes)
 
 
 def _offsets(
     added: fl.FloatOperation, by_name: Mapping[str, fl.FloatOperation], shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[str, list[int]] | None:
-    """What an addition adds to each column of a matrix, or to all of a single column: the matrix, whole numbers."""
-    shape = shapes[added.name]
+    """What an addition adds to each column of a matrix, or to all of a single column: the matrix, whole numbers.
+
+    Row numbers without an axis of columns are a single one.
+    """
+    shape, source = shapes[added.name], added.sources[0] if added.sources else ""
     if isinstance(added, fl.FloatPointwise) and added.function == "linear" and added.arguments[0] == 1:
         array = np.array(added.arguments[1])
     elif isinstance(added, fl.FloatSum) and added.factors == (1.0, 1.0):
-        constant = by_name.get(added.sources[1])
-        if not isinstance(constant, fl.FloatConstant):
+        constants = {name: by_name.get(name) for name in added.sources}
+        found = [(name, each.array) for name, each in constants.items() if isinstance(each, fl.FloatConstant)]
+        others = [name for name in added.sources if not isinstance(constants[name], fl.FloatConstant)]
+        if len(found) != 1 or len(others) != 1:
             return None
-        array = constant.array
+        source, array = others[0], found[0][1]
     else:
         return None
-    if len(shape) != 2 or shapes[added.sources[0]] != shape or (array < 0).any() or (array != np.rint(array)).any():
+    if len(shape) not in (1, 2) or shapes[source] != shape or (array < 0).any() or (array != np.rint(array)).any():
         return None
-    return added.sources[0], np.broadcast_to(array, (1, shape[1]))[0].astype(int).tolist()
+    return source, np.broadcast_to(array, (1, *shape[1:])).reshape(-1).astype(int).tolist()
 
 
 def _by_column(
@@ -76,7 +81,7 @@ def _by_column(
             )
             shapes[rows] = (shapes[source][0], 1)
         made.append(replace(each, name=name, sources=(rows,), table=table))
-        shapes[name] = (shapes[source][0], 1, each.table.shape[1])
+        shapes[name] = (*shapes[rows], each.table.shape[1])
         parts.append(name)
     if several:
         made.append(fl.FloatConcat(name=each.name, sources=tuple(parts), layer=each.layer, where=each.where, axis=1))

@@ -291,6 +291,8 @@ class FloatGraph:
         operations: each after those that it reads.
         shapes: of every result and input, with the batch, negative.
         grids: of values that the imported graph itself puts on whole numbers; others get theirs from samples.
+        folded: whole values that masks were made of which are alike for all numbers that these can hold, and only for
+            these: nothing reads them, and they are bounded all the same.
     """
 
     inputs: tuple[FloatInput, ...]
@@ -298,3 +300,4 @@ class FloatGraph:
     operations: tuple[FloatOperation, ...]
     shapes: Mapping[str, tuple[int, ...]]
     grids: Mapping[str, GivenGrid] = field(default_factory=lambda: {})
+    folded: tuple[str, ...] = ()

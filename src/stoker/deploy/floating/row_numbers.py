@@ -24,8 +24,8 @@ class RowsRead:
     """What an integer input of a model may hold, by place of a sample.
 
     Attributes:
-        rows: of the smallest table that reads a place; where only something else does, such as a mask, numbers that the
-            input can hold; 0 where nothing does.
+        rows: of the smallest table that reads a place; where something else does, such as a mask, at most the numbers
+            that the input can hold; 0 where nothing does.
         tables: place of that lookup among the graph's operations; -1 where no table reads a place.
         bits: of the input's numbers, alike for inputs that are joined.
         joined: whether they are concatenated with those of another input.
@@ -51,7 +51,7 @@ def rows_read(graph: fl.FloatGraph) -> dict[str, RowsRead]:
         count = int(np.prod(each.shape[1:]))
         places[each.name] = np.arange(total, total + count).reshape(1, *each.shape[1:])
         total += count
-    rows, tables = np.zeros(total, np.int64), np.full(total, -1)
+    rows, tables, computed = np.zeros(total, np.int64), np.full(total, -1), np.zeros(total, bool)
     meeting: list[Places] = []
     """Places of inputs that are concatenated."""
 
@@ -60,6 +60,7 @@ def rows_read(graph: fl.FloatGraph) -> dict[str, RowsRead]:
         for name in names:
             if name in places:
                 found = places[name].ravel()
+                computed[found] = True
                 found = found[tables[found] < 0]
                 rows[found] = counts[found]
 
@@ -76,7 +77,9 @@ def rows_read(graph: fl.FloatGraph) -> dict[str, RowsRead]:
                 meeting.append(moved.ravel())
         else:
             otherwise(each.sources)
-    otherwise(graph.outputs.values())
+    otherwise((*graph.outputs.values(), *graph.folded))
+    # A table may have more rows than what else reads a place has numbers: larger ones must be refused, not computed.
+    rows = np.where(computed, np.minimum(rows, counts), rows)
     return {
         each.name: RowsRead(
             rows[own].reshape(each.shape[1:]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -33,7 +32,7 @@ from stoker.deploy.search.model import (
 from stoker.deploy.search.specimens import Specimen, narrow_specimens, small_specimens, specimens
 from stoker.deploy.tools.devices import Fpga
 from stoker.deploy.tools.placing import in_cells, place
-from stoker.deploy.tools.running import of_design
+from stoker.deploy.tools.running import of_design, work_folder
 from stoker.deploy.tools.synthesis import YOSYS, synthesise, synthesise_texts
 from stoker.deploy.tools.wasm import version_of
 from stoker.records.deploy.hardware import UNPLACED
@@ -96,8 +95,8 @@ def measured(
     for specimen in chosen:
         structure = lower(specimen.graph, specimen.foldings, constant=specimen.constant)
         with of_design(specimen.name):
-            with tempfile.TemporaryDirectory(prefix="stoker-specimen-") as name:
-                folder = Path(name, "design")
+            with work_folder("specimen") as made:
+                folder = made / "design"
                 write_design(structure, folder)
                 netlist, taken = synthesise(folder, part, kept_in, limit_s=limit_s)
             placed = place(netlist, part, kept_in, limit_s=limit_s)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from stoker.deploy.hardware.engines import write_model
 from stoker.deploy.hardware.verification import PROCESSES, WAYS, law_of, problem_of
 from stoker.deploy.ir.graph import IntegerGraph, Integers
+from stoker.deploy.ir.row_numbers import highs_of
 from stoker.deploy.package.folder import IntegerPackage
 from stoker.deploy.rtl.engine.compiling import compiled
 from stoker.deploy.rtl.engine.ends import beats_of, values_of
@@ -127,7 +128,10 @@ def shared_inputs(
     found: tuple[dict[str, Integers], dict[str, Integers]] = {}, {}
     for ports in zip(graph.inputs, other.inputs, strict=True):
         values = graph.value(ports[0]), other.value(ports[1])
-        numbers = inputs[ports[0].value].clip(max(each.low for each in values), min(each.high for each in values))
+        low = max(each.low for each in values)
+        high = np.min([highs_of(each).ravel() for each in values], axis=0).clip(low)  # 0 where nothing reads one
+        numbers = inputs[ports[0].value]
+        numbers = numbers.reshape(len(numbers), -1).clip(low, high).astype(numbers.dtype)
         for each, port, value in zip(found, ports, values, strict=True):
             each[port.value] = numbers.reshape(len(numbers), *value.shape)
     return found

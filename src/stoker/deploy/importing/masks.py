@@ -19,8 +19,8 @@ from torch import fx
 
 from stoker.deploy.floating.operations import FloatConcat, FloatProduct, FloatReshape
 from stoker.deploy.importing.mask_values import MaskValues
-from stoker.deploy.importing.matching import MASKS, Matcher, arguments
-from stoker.deploy.importing.whole_functions import WholeFunction, computed, of_value
+from stoker.deploy.importing.matching import MASKS, Matcher, arguments, called, is_in_place, is_row_numbers
+from stoker.deploy.importing.whole_functions import MOST_RESULTS, WholeFunction, computed, of_value
 from stoker.deploy.lowering.layout import Atom, Group
 
 LEAST = -1e4
@@ -37,13 +37,8 @@ _POINTWISE = frozenset(
 """Operations that work element by element, by names without an overload."""
 _SAME = frozenset(("to", "_to_copy", "clone", "detach", "alias", "contiguous", "lift_fresh_copy", "dropout"))
 """Those that leave scores as they are."""
-_ROW_NUMBERS = frozenset(
-    (
-        "add", "sub", "mul", "cat", "concat", "view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze",
-        "squeeze", "expand", "permute", "transpose", "t", "slice", "select", "to", "_to_copy", "clone", "contiguous",
-    )
-)  # fmt: skip
-"""What is done to row numbers on their way to a table."""
+_SHAPED = frozenset(("zeros_like", "ones_like", "full_like"))
+"""Those whose results depend on no number that they read."""
 _RESHAPES = frozenset(("view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze", "squeeze"))
 _PERMUTES = frozenset(("permute", "transpose", "t"))
 
@@ -73,9 +68,22 @@ class Masks:
         self._functions: dict[str, WholeFunction] = {}
         self._scores: dict[str, _Scores] = {}
         self._values = MaskValues(at)
+        self._folded: dict[str, None] = {}
+        self._too_many: dict[str, int] = {}
+        """Inputs of more numbers than a function is computed for, with how many."""
+
+    @property
+    def folded(self) -> tuple[str, ...]:
+        """Values that masks were made of and do not depend on, for the numbers that these can hold."""
+        return tuple(self._folded)
 
     def enter(self, node: fx.Node, count: int) -> None:
-        """An input of whole numbers from 0 on, so many."""
+        """An input of whole numbers from 0 on, so many; one that nothing reads is no function."""
+        if not node.users:
+            return
+        if count > MOST_RESULTS:
+            self._too_many[node.name] = count
+            return
         kind = node.meta["val"].dtype
         self._functions[node.name] = of_value(
             node.name, self._at.shapes[node.name], count, torch.arange(count).to(kind)
@@ -87,9 +95,11 @@ class Masks:
         Raises:
             ModelImportError: it masks in a way that integers don't have.
         """
-        name = _called(node)
-        if _is_row_numbers(node):  # bounded by place, which a function is not
+        name = called(node)
+        if is_row_numbers(node):  # bounded by place, which a function is not
             return False
+        if name not in ("embedding", "embedding_bag"):
+            self._check_count(node)
         made: WholeFunction | _Scores | str | None = self._masked(node, name)
         if made is None:
             made = self._function_of(node, name)
@@ -97,15 +107,25 @@ class Masks:
             return False
         if isinstance(made, str):
             self._at.alias(node, made)
-            if _is_in_place(node):
+            if is_in_place(node):
                 self._at.replace(node)
             return True
         self._note(node.name, made)
         first = node.args[0] if node.args else None
-        if _is_in_place(node) and isinstance(first, fx.Node):
+        if is_in_place(node) and isinstance(first, fx.Node):
             self._at.overwritten(node, first)
             self._note(first.name, made)
         return True
+
+    def _check_count(self, node: fx.Node) -> None:
+        """Refuses what computes with an input of too many numbers."""
+        for each in node.all_input_nodes:
+            if each.name in self._too_many:
+                raise self._at.refused(
+                    node, f"`{each.name}` must hold numbers from 0 to {MOST_RESULTS - 1:,} where anything but a table "
+                    f"reads them, and samples or tables have up to {self._too_many[each.name] - 1:,}; make real "
+                    "numbers of larger ones in the loader, such as by `x.float()`",
+                )  # fmt: skip
 
     def value(self, node: fx.Node, argument: fx.Node) -> str | None:
         """The value of a mask that something else than a softmax reads; None for what is none.
@@ -228,10 +248,19 @@ class Masks:
             by_node = dict(zip(tensors, operands, strict=True))
             own = fx.map_arg((node.args, node.kwargs), lambda each: by_node.get(each, each.meta.get("val")))
             # What an operation in place writes to may have fewer combinations than its result.
-            target: Any = getattr(torch.ops.aten, _called(node)) if _is_in_place(node) else node.target
+            target: Any = getattr(torch.ops.aten, called(node)) if is_in_place(node) else node.target
             return target(*own[0], **own[1]).to(kind)
 
-        return computed(compute, known)
+        found = computed(compute, known)
+        return found if called(node) in _SHAPED else self._bounded(known, found)
+
+    def _bounded(self, operands: Sequence[WholeFunction], found: WholeFunction | None) -> WholeFunction | None:
+        """A result of functions; what it does not depend on is noted, as larger numbers might change it."""
+        if found is not None:
+            kept = {each.value for each in found.arguments}
+            read = [each.value for one in operands for each in one.arguments]
+            self._folded |= dict.fromkeys(value for value in read if value not in kept)
+        return found
 
     def _narrowed(self, node: fx.Node, found: WholeFunction) -> WholeFunction:
         """A function of one value of many numbers that has two results, as one of a value of two."""
@@ -418,7 +447,8 @@ class Masks:
         if shape != self._at.shape(node):
             raise self._at.refused(node, f"a mask must not make scores larger, got {self._at.shape(node)} of {shape}")
         if before is not None:
-            both = computed(lambda each: torch.logical_and(*each), [before.counts, counts])
+            operands = [before.counts, counts]
+            both = self._bounded(operands, computed(lambda each: torch.logical_and(*each), operands))
             if both is None:
                 raise self._at.refused(node, f"masks must have axes that fit each other; {MASKS}")
             counts = both
@@ -429,6 +459,7 @@ class Masks:
     ) -> tuple[str | None, NDArray[Any] | None]:  # fmt: skip
         """A function of truth values as a value, or as a constant; neither where all counts."""
         if bool(counts.results.all()):
+            self._bounded([counts], replace(counts, arguments=()))
             return None, None
         if order is not None:
             counts = counts.permuted(order)
@@ -446,35 +477,6 @@ def permutation(node: fx.Node, rank: int) -> tuple[int, ...]:
     first, second = (int(given.get(name, default)) % rank for name, default in (("dim0", 0), ("dim1", 1)))
     order[first], order[second] = order[second], order[first]
     return tuple(order)
-
-
-def _is_row_numbers(node: fx.Node) -> bool:
-    """Whether only tables read a node, perhaps after it was moved, joined or computed with."""
-    waiting, seen = [*node.users], {node}
-    while waiting:
-        user = waiting.pop()
-        called = _called(user)
-        if called in ("embedding", "embedding_bag"):
-            continue
-        if called not in _ROW_NUMBERS:
-            return False
-        if user not in seen:
-            seen.add(user)
-            waiting += user.users
-    return bool(node.users)
-
-
-def _called(node: fx.Node) -> str:
-    """The name of an operation of torch without its overload, or the sign that it works in place."""
-    parts = str(node.target).split(".")
-    if len(parts) < 2 or parts[0] != "aten":
-        return ""
-    return parts[1].removesuffix("_") if _is_in_place(node) else parts[1]
-
-
-def _is_in_place(node: fx.Node) -> bool:
-    schema: Any = getattr(node.target, "_schema", None)
-    return schema is not None and bool(schema.is_mutable)
 
 
 def _whole(results: torch.Tensor) -> NDArray[Any] | None:

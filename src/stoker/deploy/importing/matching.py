@@ -6,7 +6,7 @@ What belongs to which operation of torch is in ``handlers``; here are walking, f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -52,14 +52,14 @@ NEXT: Mapping[str, str] = {
 """What to do about operations that are refused, by their names."""
 _SIZES = (2, 3)
 """Sizes of the batch at which what depends on that size alone is computed."""
-_MOVES = tuple(
-    f"aten.{name}."
-    for name in (
-        "view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "expand", "permute", "transpose", "slice",
-        "select", "to", "_to_copy", "clone", "contiguous", "detach", "alias",
+_ROW_NUMBERS = frozenset(
+    (
+        "add", "sub", "mul", "cat", "concat", "view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze",
+        "squeeze", "expand", "permute", "transpose", "t", "slice", "select", "to", "_to_copy", "clone", "contiguous",
+        "detach", "alias",
     )
 )  # fmt: skip
-"""Operations whose results are numbers of what they read."""
+"""What is done to row numbers on their way to a table."""
 _Made = TypeVar("_Made", bound=FloatOperation)
 Handler = Callable[["Matcher", fx.Node], None]
 
@@ -80,6 +80,11 @@ def arguments(node: fx.Node) -> dict[str, Any]:
 
 class MaskRules(Protocol):
     """What knows masks that depend on inputs: :class:`stoker.deploy.importing.masks.Masks`."""
+
+    @property
+    def folded(self) -> tuple[str, ...]:
+        """Values that masks were made of and do not depend on, for the numbers that these can hold."""
+        ...
 
     def enter(self, node: fx.Node, count: int) -> None:
         """Notes an input of whole numbers."""
@@ -152,7 +157,7 @@ class Matcher:
         nodes = list(self._captured.graph_module.graph.nodes)
         by_name = {node.name: node for node in nodes}
         needed = _needed([by_name[name] for name in self._captured.outputs if name in by_name], nodes)
-        if any(_writes(node) for node in nodes):  # what is folded in place must leave the module's tensors alone
+        if any(is_in_place(node) for node in nodes):  # what is folded in place must leave the module's tensors alone
             self._constants = {name: tensor.clone() for name, tensor in self._captured.tensors.items()}
         inputs = [self._input(by_name[name]) for name in self._captured.inputs]
         for node in nodes:
@@ -168,7 +173,7 @@ class Matcher:
             outputs[called] = value
         return FloatGraph(
             inputs=tuple(inputs), outputs=outputs, operations=tuple(self.operations), shapes=dict(self.shapes),
-            grids=dict(self.grids),
+            grids=dict(self.grids), folded=self.masks.folded,
         )  # fmt: skip
 
     def add(
@@ -356,7 +361,7 @@ class Matcher:
         if tensor.dtype.is_floating_point:
             return FloatInput(name=node.name, shape=self.shapes[node.name], whole=False)
         truth = tensor.dtype == torch.bool
-        count = 2 if truth else max(_rows_of(node, self._captured), self._largest.get(node.name, 1) + 1, 2)
+        count = 2 if truth else max(_rows_of(node), self._largest.get(node.name, 1) + 1, 2)
         self.masks.enter(node, count)
         return FloatInput(name=node.name, shape=self.shapes[node.name], whole=True, truth=truth, count=count)
 
@@ -412,18 +417,57 @@ class Matcher:
         handler(self, node)
 
 
-def _rows_of(node: fx.Node, captured: Captured) -> int:
-    """Rows of the largest table whose rows an input says, perhaps in some of its columns; 0 without one."""
-    found: list[int] = []
-    for each in captured.graph_module.graph.nodes:
-        if each.op == "call_function" and str(each.target).startswith(("aten.embedding.", "aten.embedding_bag.")):
-            given = arguments(each)
-            read = given["indices"]
-            while isinstance(read, fx.Node) and read is not node and str(read.target).startswith(_MOVES):
-                read = read.args[0]
-            if read is node:
-                found.append(int(given["weight"].meta["val"].shape[0]))
-    return max(found, default=0)
+def called(node: fx.Node) -> str:
+    """The name of an operation of torch without its overload, or the sign that it works in place."""
+    parts = str(node.target).split(".")
+    if len(parts) < 2 or parts[0] != "aten":
+        return ""
+    return parts[1].removesuffix("_") if is_in_place(node) else parts[1]
+
+
+def is_in_place(node: fx.Node) -> bool:
+    """Whether a node changes what it reads."""
+    schema: Any = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
+def is_row_numbers(node: fx.Node) -> bool:
+    """Whether only tables read a node, perhaps after it was moved, joined or computed with."""
+    if _is_truth(node) or not node.users:
+        return False
+    return all(_is_lookup(source, user) or _leads_on(user) for source, user in _uses(node))
+
+
+def _rows_of(node: fx.Node) -> int:
+    """Rows of the largest table whose rows an input says, perhaps joined, with an offset, in part; 0 without one."""
+    tables = (arguments(user)["weight"] for source, user in _uses(node) if _is_lookup(source, user))
+    return max((int(each.meta["val"].shape[0]) for each in tables), default=0)
+
+
+def _uses(node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node]]:
+    """What reads a node, each with what it reads, and what reads it after that, up to what is no row number."""
+    waiting, seen = [node], {node}
+    while waiting:
+        source = waiting.pop()
+        for user in source.users:
+            yield source, user
+            if _leads_on(user) and user not in seen:
+                seen.add(user)
+                waiting.append(user)
+
+
+def _leads_on(node: fx.Node) -> bool:
+    """Whether a node's results may be row numbers if what it reads are."""
+    return called(node) in _ROW_NUMBERS and not _is_truth(node)
+
+
+def _is_lookup(source: fx.Node, user: fx.Node) -> bool:
+    """Whether a node reads rows of a table by the numbers of another one."""
+    return called(user) in ("embedding", "embedding_bag") and arguments(user)["indices"] is source
+
+
+def _is_truth(node: fx.Node) -> bool:
+    return getattr(node.meta.get("val"), "dtype", None) == torch.bool
 
 
 def _computed(node: fx.Node, known: Mapping[str, Any]) -> Any:
@@ -444,7 +488,7 @@ def _needed(outputs: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> set[str]:
     while True:
         before = len(found)
         for node in nodes:
-            if node.name not in found and _writes(node) and not found.isdisjoint(_written(node)):
+            if node.name not in found and is_in_place(node) and not found.isdisjoint(_written(node)):
                 found = _reached([node], found)
         if len(found) == before:
             return found
@@ -461,12 +505,6 @@ def _reached(outputs: Sequence[fx.Node], known: set[str]) -> set[str]:
     return found
 
 
-def _writes(node: fx.Node) -> bool:
-    """Whether a node changes what it reads."""
-    schema: Any = getattr(node.target, "_schema", None)
-    return schema is not None and bool(schema.is_mutable)
-
-
 def _is_view(node: fx.Node) -> bool:
     """Whether a node's result is memory of what it reads, without being the same value."""
     schema: Any = getattr(node.target, "_schema", None)
@@ -479,5 +517,5 @@ def _written(node: fx.Node) -> list[str]:
     first: Any = node.args[0] if node.args else None
     while isinstance(first, fx.Node):
         found.append(first.name)
-        first = first.args[0] if first.args and (_is_view(first) or _writes(first)) else None
+        first = first.args[0] if first.args and (_is_view(first) or is_in_place(first)) else None
     return found

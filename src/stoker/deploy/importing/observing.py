@@ -117,6 +117,14 @@ def check_row_numbers(graph: FloatGraph, inputs: Sequence[torch.Tensor]) -> None
         if port.name not in read:
             continue
         own, array = read[port.name], tensor.numpy()
+        negative = (own.tables < 0) & (own.rows > 0) & (array < 0)
+        if negative.any():
+            first = tuple(np.argwhere(negative)[0].tolist())
+            raise CalibrationError(
+                f"`{port.name}[{', '.join(map(str, (':', *first[1:])))}]` must hold whole numbers from 0 on, and "
+                f"sample {first[0]} holds {array[first]}; shift them in the loader",
+                value=port.name,
+            )
         wrong = (own.tables >= 0) & ((array < 0) | (array >= own.rows))
         if wrong.any():
             first = tuple(np.argwhere(wrong)[0].tolist())

@@ -23,12 +23,17 @@ from stoker.core.extras import require
 from stoker.core.texts import to_json
 from stoker.deploy.ir.checking import checked
 from stoker.deploy.ir.graph import IntegerGraph
-from stoker.deploy.ir.operations import Operation
+from stoker.deploy.ir.operations import Operation, Softmax
 from stoker.deploy.ir.values import IntegerValue, ModelPort
 from stoker.records.deploy.quantisation import QuantisationRecord
 
-FORMAT = 1
-"""Number of the form of folder and arithmetic: an engine of another one might compute other numbers."""
+FORMAT = 2
+"""Number of the form of folder and arithmetic: an engine of another one might compute other numbers.
+
+Since 2 a softmax may have ``counts``, a value ``highs`` and an input truth values, which readers of 1 pass over. What
+has none of these is written as 1.
+"""
+_FIRST = 1
 _GRAPH, _CONSTANTS, _ACCURACY, _MANIFEST, _DIGEST = (
     "graph.json", "constants.safetensors", "accuracy.json", "manifest.json", "digest",
 )  # fmt: skip
@@ -41,7 +46,7 @@ class PackageManifest(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     digests: dict[str, str]
     """SHA-256 of each file, by name."""
-    format: int = FORMAT
+    format: int
 
 
 class _GraphFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +102,9 @@ def write_package(path: str | Path, graph: IntegerGraph, model: str, accuracy: Q
     if accuracy is not None:
         contents[_ACCURACY] = msgspec.json.format(to_json(accuracy))
     digests = {name: _sha256(content) for name, content in contents.items()}
-    contents[_MANIFEST] = msgspec.json.format(to_json(PackageManifest(model=model, digests=digests)))
+    contents[_MANIFEST] = msgspec.json.format(
+        to_json(PackageManifest(model=model, digests=digests, format=_least(graph)))
+    )
     digest = _sha256(contents[_MANIFEST])
     contents[_DIGEST] = f"{digest}\n".encode()
     try:
@@ -124,9 +131,10 @@ def read_package(path: str | Path) -> IntegerPackage:
         raise _damaged(path, _MANIFEST, "its digest")
     try:
         manifest = msgspec.json.decode(manifest_bytes, type=PackageManifest)
-        if manifest.format != FORMAT:
+        if not _FIRST <= manifest.format <= FORMAT:
             raise PackageError(
-                f"`{path}` must have format {FORMAT}, got {manifest.format}; use the stoker that made it, or {_AGAIN}",
+                f"`{path}` must have format {_FIRST} to {FORMAT}, got {manifest.format}; use the stoker that made it, "
+                f"or {_AGAIN}",
                 path=str(path),
             )
         contents = {
@@ -151,6 +159,13 @@ def read_package(path: str | Path) -> IntegerPackage:
     except (ValueError, KeyError, IndexError, TypeError, msgspec.MsgspecError) as error:
         # Digests fit, so these bytes were written so: by another program, or a version with other rules.
         raise PackageError(f"`{path}` must hold a sound graph, and: {error}; {_AGAIN}", path=str(path)) from error
+
+
+def _least(graph: IntegerGraph) -> int:
+    """The first format that has all of a graph."""
+    by_place = any(value.highs for value in graph.values.values())
+    masked = any(isinstance(each, Softmax) and each.counts is not None for each in graph.operations)
+    return FORMAT if by_place or masked or any(port.dtype == "bool" for port in graph.inputs) else _FIRST
 
 
 def _put(path: Path, contents: dict[str, bytes]) -> None:
