@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 import stoker.cache
-from stoker.core.errors import ConfigError
+from stoker.cache.models.folders import with_own_name
+from stoker.core.errors import ConfigError, ModelFileError
 from stoker.run.serving.fetch_main import bring
 from stoker.run.serving.onnx_files import external_files
 from stoker.run.serving.sources import forms_of, is_model_file, remote_part, split_name
@@ -94,6 +95,25 @@ def test_files_that_an_onnx_model_needs(tmp_path: Path) -> None:
     (tmp_path / "no.onnx").write_bytes(b"\xff" * 40)
     with pytest.raises(ValueError, match="must be an ONNX file"):
         external_files(tmp_path / "no.onnx")
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../w", "a/../../w", "a/../w", ".", "a/..", "./..", "a\\..\\w"])
+def test_weights_outside_of_the_models_folder_are_refused(tmp_path: Path, name: str) -> None:
+    """Names that a stranger wrote into a file: a service would read and link what they lead to."""
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value=name)
+    graph = helper.make_graph([], "g", [], [], [tensor])
+    (tmp_path / "m.onnx").write_bytes(helper.make_model(graph).SerializeToString())
+    with pytest.raises(ValueError, match="below its folder"):
+        external_files(tmp_path / "m.onnx")
+
+
+def test_only_links_of_materialised_folders_are_replaced(tmp_path: Path) -> None:
+    (tmp_path / "target").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    with pytest.raises(ModelFileError, match="materialised"):
+        with_own_name(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
 
 
 def times_one(path: Path) -> NDArray[np.float32]:

@@ -84,7 +84,13 @@ def with_own_name(path: Path) -> None:
 
     Args:
         path: in a folder that :func:`materialise` made.
+
+    Raises:
+        ModelFileError: it is not below one of those.
     """
+    folder = path.parent.resolve()
+    if path.name in {"", ".."} or not any(folder.is_relative_to(root.resolve()) for _, root in _made):
+        raise ModelFileError(f"`{path}` must be in a folder that was materialised here", path=str(path))
     if not path.is_symlink():
         return
     target = path.resolve()

@@ -48,6 +48,7 @@ def bring(url: str, *, progress: bool | None = None) -> Path:
         ConfigError: the folder has no model.
         MissingExtraError: a package for the cache, or for the store, is not installed.
         OSError: it cannot be read.
+        ValueError: an ONNX model is none, or names files outside its folder.
     """
     from stoker.cache import Freshness, materialise
     from stoker.cache.filesystem.resolve_url import open_place, settings_in_use

@@ -36,7 +36,7 @@ def external_files(path: Path) -> list[str]:
         path: of the model.
 
     Raises:
-        ValueError: it is no ONNX file.
+        ValueError: it is no ONNX file, or one of the names would lead out of its folder.
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
@@ -44,9 +44,17 @@ def external_files(path: Path) -> list[str]:
             return []
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
-                return sorted({posixpath.normpath(name) for name in _locations(data, 0, len(data), "model") if name})
+                return sorted({_inside(name) for name in _locations(data, 0, len(data), "model") if name})
             except IndexError:
                 raise ValueError("it must be an ONNX file, and is not in its format") from None
+
+
+def _inside(name: str) -> str:
+    """A name below the model's folder in its shortest form: whoever made the model chose it freely."""
+    short = posixpath.normpath(name)
+    if name.startswith("/") or ".." in name.split("/") or short == "." or "\0" in name or "\\" in name:
+        raise ValueError(f"its external data must be in files below its folder, got {name[:200]!r}")
+    return short
 
 
 def _locations(data: mmap.mmap, start: int, end: int, kind: _Kind) -> Iterator[str]:
