@@ -305,11 +305,17 @@ async def _drain_and_close(version: ModelVersion) -> None:
             await version.close(at_once=False)
 
 
+def _short(highs: tuple[int, ...]) -> str:
+    shown = ", ".join("any" if high < 0 else str(high) for high in highs[:16])
+    return shown + ", ..." if len(highs) > 16 else shown
+
+
 def _signature(version: ModelVersion) -> str:
     def all_of(specs: tuple[TensorSpec, ...]) -> str:
         return ", ".join(
             f"{spec.name} {spec.dtype}{list(spec.shape)}"
             + (" from {} to {}".format(*spec.values) if spec.values else "")
+            + (f" (by place: {_short(spec.highs)})" if spec.highs else "")
             for spec in specs
         )
 

@@ -141,8 +141,12 @@ class RequestParser:
         self._interface = interface
         self._max_samples = max_samples
         self._plans: dict[bytes, _Plan] = {}
-        self._ranged = [(place, spec) for place, spec in enumerate(interface.inputs) if spec.values is not None]
-        """Inputs that do not take all numbers of their dtype, and their places."""
+        self._ranged = [
+            (place, spec, spec.bounds() if spec.highs else None)
+            for place, spec in enumerate(interface.inputs)
+            if spec.values is not None
+        ]
+        """Inputs that do not take all numbers of their dtype: their places, and their bounds where places differ."""
 
     @property
     def num_known(self) -> int:
@@ -181,8 +185,11 @@ class RequestParser:
                 if spec.dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
                     raise malformed(f"`{spec.name}` must hold only 0 and 1 as its bytes")
             inputs.append(array)
-        for place, spec in self._ranged:
-            _in_range(inputs[place], spec)
+        for place, spec, bounds in self._ranged:
+            if bounds is None:
+                _in_range(inputs[place], spec)
+            else:
+                _in_range_by_place(inputs[place], spec.name, *bounds)
         return InferRequest(plan.id, inputs, plan.samples, plan.outputs, plan.timeout_s, plan.heads)
 
     def _kept(self, head: bytes) -> _Plan:
@@ -219,6 +226,19 @@ def _in_range(array: npt.NDArray[np.generic], spec: TensorSpec) -> None:
     for found in (int(array.min()), int(array.max())):
         if not low <= found <= high:
             raise malformed(f"`{spec.name}` must hold numbers from {low} to {high}, got {found}")
+
+
+def _in_range_by_place(
+    array: npt.NDArray[np.generic], name: str, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64]
+) -> None:
+    """The same where each place of a sample has a range."""
+    numbers = array.astype(np.int64, copy=False)
+    wrong: npt.NDArray[np.bool_] = (numbers < low) | (numbers > high)
+    if wrong.any():
+        sample, *place = np.argwhere(wrong)[0].tolist()
+        at = ", ".join(map(str, (":", *place)))
+        limits, found = (int(low[tuple(place)]), int(high[tuple(place)])), int(numbers[(sample, *place)])
+        raise malformed(f"`{name}[{at}]` must hold numbers from {limits[0]} to {limits[1]}, got {found}")
 
 
 def _tensors(request: _Request, interface: Interface) -> tuple[list[_Tensor], int]:
