@@ -224,6 +224,19 @@ def test_large_json_of_anything_else_is_refused(content: dict[str, Any], words: 
         parsed(content, interface=PAIRS)
 
 
+@pytest.mark.parametrize("hidden", ['"inputs":[%s],"inputs":[%s]', '"inputs":[%s],"more":1,"\\u0069nputs":[%s]'])
+def test_keys_that_come_twice_do_not_hide_what_is_large(hidden: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last counts, and objects were made of both."""
+    monkeypatch.setattr(requests, "_decoder", None)
+    small = '{"name":"x","shape":[1,2],"datatype":"FP32","data":[1,2]}'
+    text = "{" + hidden % (",".join([small] * 20_000), small) + "}"
+    with pytest.raises(RequestRefused, match="`body` must have at most 1048576 bytes around the `data`"):
+        RequestParser(PAIRS, 8).parse(text.encode(), None)
+    twice = small.replace('"data":', f'"data":[{"1," * 600_000}1],"data":')
+    with pytest.raises(RequestRefused, match="`body` must have at most 1048576 bytes around the `data`"):
+        RequestParser(PAIRS, 8).parse(b'{"inputs":[%s]}' % twice.encode(), None)
+
+
 def test_large_json_that_fits_is_read() -> None:
     values = np.arange(40_000, dtype=F4).reshape(5, 8000)
     wide = Interface((TensorSpec("x", F4, (ANY, 8000)),), (TensorSpec("y", F4, (ANY,)),), "test")

@@ -97,6 +97,10 @@ loop, and 26 bytes."""
 _MOST_NUMBER_BYTES = 64
 """That a number takes in JSON with all that is around it: 24 by itself, the rest for nested data in deep lines."""
 
+_MOST_OTHER_BYTES = 1 << 20
+"""That a large JSON takes without the data of its inputs. Of a key that comes twice the last value counts, but objects
+are made of both."""
+
 _MOST_PLANS, _MAX_PLAN_BYTES = 64, 4096
 """Requests of one client mostly differ in their numbers alone: reading their JSON took half of a request's parsing."""
 
@@ -309,9 +313,15 @@ def _refuse_large_parts(text: bytes) -> None:
     objects = bytes(found.inputs).count(b"{")
     if objects > _MOST_OBJECTS:
         raise malformed(f"`inputs` must have at most {_MOST_OBJECTS} objects, got {objects}")
+    other = len(text)
     for each in _input_outlines.decode(found.inputs):
         for name in ("name", "shape", "datatype", "parameters"):
             check(f"{name} of `inputs`", getattr(each, name))
+        other -= len(memoryview(each.data))
+    if other > _MOST_OTHER_BYTES:
+        raise malformed(
+            f"`body` must have at most {_MOST_OTHER_BYTES} bytes around the `data` of its inputs, got {other}"
+        )
 
 
 def _refuse_other_counts(raw: bytes, given: _Input, spec: TensorSpec, count: int) -> None:
