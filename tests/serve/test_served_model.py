@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from stoker.core.errors import ServingError
+from stoker.serve.models import served_model
 from stoker.serve.models.served_model import ServedModel, SwapOutcome, SwapPlan
 from stoker.serve.models.version import ModelVersion
 from stoker.serve.refusals import RequestRefused
@@ -221,6 +222,23 @@ def test_a_trial_ends_once_the_old_version_has_ended_with_what_the_new_one_faile
             assert not (await trial.swapping).changed
 
     played(late())
+
+
+def test_what_the_old_version_has_not_answered_in_time_speaks_against_the_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(served_model, "_LAST_S", 0.05)
+
+    async def unanswered() -> None:
+        async with Trial(0.05) as trial:
+            await trial.tried()
+            trial.new.broken()
+            assert await trial.old.samples() == [1]
+            outcome = await trial.swapping
+            assert not outcome.changed
+            assert outcome.reason == "version 2 failed for 1 requests that version 1 has not answered yet"
+
+    played(unanswered())
 
 
 def test_what_a_version_on_trial_fails_at_goes_before_what_waits() -> None:

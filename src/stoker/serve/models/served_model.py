@@ -283,7 +283,13 @@ class ServedModel:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(new.troubled.wait(), _LOOK_S)
         if not new.troubled.is_set():
-            return None
+            waiting = sum(map(self.current.has, last))
+            if not waiting:
+                return None
+            return (
+                f"version {new.label} failed for {waiting} requests that version {self.current.label} has not "
+                "answered yet"
+            )
         if new.failures:
             return (
                 f"version {new.label} failed for {new.failures} of {new.answered + new.failures} requests, "
