@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 import pytest
 
-from stoker.serve.admission import RequestAdmission
+from stoker.serve.admission import HeldBody, RequestAdmission
 from stoker.serve.figures import ModelFigures
 from stoker.serve.grpc.door import GrpcDoor
 from stoker.serve.grpc.measuring import measured
@@ -283,6 +283,17 @@ def test_a_request_that_is_refused_holds_nothing() -> None:
     admission = RequestAdmission(100, 150)
     admission.begin(100)
     for refused in (lambda: admission.begin(51), lambda: admission.grow(51)):
-        with pytest.raises(RequestRefused, match="requests of 150 bytes are being answered"):
+        with pytest.raises(RequestRefused, match="requests hold 100 of 150 bytes, and this needs 51"):
             refused()
     assert admission.held_bytes == 100
+
+
+def test_another_try_is_not_worth_it_for_what_fits_never() -> None:
+    admission = RequestAdmission(1000, 150)
+    admission.begin(100)
+    for refused in (
+        lambda: admission.begin(151), lambda: admission.grow(51, 100), lambda: HeldBody(admission, 0).arrived(151)
+    ):  # fmt: skip
+        with pytest.raises(RequestRefused, match="must need at most 150 bytes to be answered, got 151") as caught:
+            refused()
+        assert (caught.value.status, caught.value.retry_after_s) == (413, None)

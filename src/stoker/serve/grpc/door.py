@@ -157,7 +157,7 @@ class GrpcDoor:
             sizes = measured(raw)
             opened = self._found(sizes.model)
             _refuse_more(sizes, opened)
-            self._admission.grow(_NUMBER_BYTES * sizes.numbers)
+            self._admission.grow(_NUMBER_BYTES * sizes.numbers, held_bytes)
             held_bytes += _NUMBER_BYTES * sizes.numbers
             request = _request(raw)
             label = request.model_version
