@@ -184,7 +184,7 @@ def test_numbers_over_grpc_are_counted_as_they_will_be_held() -> None:
         context = GrpcContext()
         with pytest.raises(asyncio.CancelledError):
             await doors.grpc.infer(raw, context)
-        assert context.code is grpc.StatusCode.UNAVAILABLE
+        assert context.code is grpc.StatusCode.RESOURCE_EXHAUSTED
         doubles = message_class("InferTensorContents")(fp64_contents=[1.0] * 5, bool_contents=[True], fp32_contents=[1])
         given = message_class("InferInputTensor")(contents=doubles)
         assert measured(message_class("ModelInferRequest")(inputs=[given]).SerializeToString()).numbers == 7
