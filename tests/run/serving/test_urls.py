@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import http.server
 import tempfile
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
+import msgspec
 import numpy as np
 import onnx
 import onnxruntime
@@ -19,8 +21,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import stoker.cache
 from stoker.cache.models.folders import with_own_name
-from stoker.core.errors import ConfigError, ModelFileError
+from stoker.core.errors import ConfigError, ModelFileError, ServingError
+from stoker.run.serving import fetch_main
 from stoker.run.serving.fetch_main import bring
+from stoker.run.serving.fetching import _answer
 from stoker.run.serving.onnx_files import external_files
 from stoker.run.serving.sources import forms_of, is_model_file, remote_part, split_name
 from tests.deploy.test_package import small
@@ -45,6 +49,34 @@ def test_what_is_fetched_and_its_name(source: str, url: str, name: str) -> None:
     assert remote_part(source) == (url, "")
     assert split_name(source)[0] == name
     assert split_name(f"other={source}") == ("other", source)
+
+
+def test_what_is_no_url_is_refused() -> None:
+    for each in (split_name, is_model_file):
+        with pytest.raises(ConfigError, match="must be a URL, got one with Invalid IPv6"):
+            each("http://[x/m.onnx")
+
+
+@pytest.mark.parametrize("line", [b"", b'{"path":"/tm', b"nonsense\n", b'{"path":1}\n', b'"\xff"\n', b"x" * 300_000])
+def test_what_a_process_that_fetches_says_is_not_trusted(line: bytes) -> None:
+    async def said() -> None:
+        reader = asyncio.StreamReader()
+        reader.feed_data(line)
+        reader.feed_eof()
+        await _answer(reader, "s3://b/m.onnx")
+
+    with pytest.raises(ServingError, match="must be a model that can be read here"):
+        asyncio.run(said())
+
+
+def test_errors_of_stores_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(url: str, **_: object) -> Path:
+        raise OSError("\udcff" * 100_000)
+
+    monkeypatch.setattr(fetch_main, "bring", fails)
+    found = fetch_main._found("s3://b/\udcff.onnx", False)
+    assert len(msgspec.json.encode(found)) < 1 << 16
+    assert found.error.startswith("`s3://b/\\udcff.onnx` must be a model that can be read here, got OSError")
 
 
 def test_forms_of_what_was_fetched(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ from stoker.run.serving.onnx_files import external_files
 from stoker.run.serving.sources import is_model_file
 
 _MANIFEST = "manifest.json"
+_MOST_TEXT = 2000
+"""Characters of an error: who reads it takes lines of 64 KiB, and errors of stores have whole pages in them."""
 _SUFFIXES = (".pt2", ".onnx")
 
 
@@ -120,13 +122,17 @@ def _found(url: str, behind: bool) -> Fetched:
     try:
         place = in_background(lambda: bring(url, progress=False)) if behind else bring(url)
     except ConfigError as error:
-        return Fetched(error=str(error.args[0]))
+        return Fetched(error=_sendable(str(error.args[0])))
     except Exception as error:  # each store has its own
         reason = str(error.args[0]) if isinstance(error, StokerError) else f"{type(error).__name__}: {error}"
-        return Fetched(
-            error=f"`{url}` must be a model that can be read here, got {reason}; `stoker cache warm URL` tries the same"
-        )
+        text = f"`{_sendable(url)}` must be a model that can be read here, got {_sendable(reason)}"
+        return Fetched(error=f"{text}; `stoker cache warm URL` tries the same")
     return Fetched(path=str(place))
+
+
+def _sendable(text: str) -> str:
+    """The beginning of a text that a store may have written, without what no JSON holds."""
+    return text[:_MOST_TEXT].encode("utf-8", "backslashreplace").decode()
 
 
 def _watch() -> None:
