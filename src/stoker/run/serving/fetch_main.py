@@ -28,6 +28,8 @@ from stoker.run.serving.sources import is_model_file
 _MANIFEST = "manifest.json"
 _MOST_TEXT = 2000
 """Characters of an error: who reads it takes lines of 64 KiB, and errors of stores have whole pages in them."""
+_fetching = threading.Event()
+"""Set while a signal is to end what the process does; what it removes at its end is not to be cut short."""
 _SUFFIXES = (".pt2", ".onnx")
 
 
@@ -104,13 +106,16 @@ def main() -> None:
     url = sys.stdin.buffer.readline().decode("utf-8", "surrogateescape").rstrip("\n")
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is no answer
-    threading.Thread(target=_watch, daemon=True).start()
+    _fetching.set()
+    ended = threading.Event()
+    threading.Thread(target=_watch, args=(ended,), daemon=True).start()
     try:
         with contextlib.closing(answers):
             answers.write(msgspec.json.encode(_found(url, behind)) + b"\n")
-        while True:
-            signal.pause()
+        _fetching.clear()
+        ended.wait()  # no wait for the signal, which may come a moment before that
     finally:
+        _fetching.clear()
         with contextlib.suppress(ImportError):  # nothing was fetched then
             from stoker.cache.models.folders import remove_copies
 
@@ -135,15 +140,17 @@ def _sendable(text: str) -> str:
     return text[:_MOST_TEXT].encode("utf-8", "backslashreplace").decode()
 
 
-def _watch() -> None:
+def _watch(ended: threading.Event) -> None:
     """Ends the process with its standard input, whatever it is doing."""
     while os.read(0, 1024):
         pass
     os.kill(os.getpid(), signal.SIGUSR1)
+    ended.set()
 
 
 def _leave(_: int, __: FrameType | None) -> None:
-    raise SystemExit(0)
+    if _fetching.is_set():
+        raise SystemExit(0)
 
 
 if __name__ == "__main__":
