@@ -238,7 +238,7 @@ def test_a_service_of_urls_and_a_change_that_cannot_be_fetched(site: tuple[Path,
         status, outcome = service.swap(source=f"{url}/two.onnx", hold_s=0.1)
         assert (status, outcome.get("changed")) == (200, True), outcome
         assert service.infer(ONE)[1]["outputs"][0]["data"] == [3.0] * 4
-        copies = f"{url.removeprefix('http://')}-*"
+        copies = f"stoker-copies-*/{url.removeprefix('http://')}"
         places = Path(tempfile.gettempdir())
         await_that("the old version's copy is gone", lambda: not list(places.glob(f"{copies}/one.onnx")))
         assert list(places.glob(f"{copies}/two.onnx"))

@@ -32,7 +32,7 @@ def temporary_folder(prefix: str, parent: Path | None = None, *, family: str | N
     """
     base = parent or Path(tempfile.gettempdir())
     remove_abandoned(family or prefix, base)
-    path, descriptor = _made(prefix, base)
+    path, descriptor = locked_folder(prefix, base)
     try:
         inside = path / "work"
         inside.mkdir()
@@ -55,8 +55,24 @@ def remove_abandoned(family: str, parent: Path) -> None:
                 _remove_if_abandoned(entry.path)
 
 
-def _made(prefix: str, base: Path) -> tuple[Path, int]:
-    """A folder, and a descriptor that holds its lock; the kernel drops that with the process."""
+def remove_tree(path: str | Path) -> None:
+    """Removes a folder as far as it can be, folders in it that nobody may write included; links are not followed."""
+    for folder, _, _ in os.walk(path):
+        with contextlib.suppress(OSError):
+            os.chmod(folder, 0o700)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def locked_folder(prefix: str, base: Path) -> tuple[Path, int]:
+    """A folder with the mark, and a descriptor that holds its lock; the kernel drops that with the process.
+
+    Args:
+        prefix: of its name.
+        base: where it is made.
+
+    Raises:
+        OSError: it cannot be made.
+    """
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
         try:
@@ -88,7 +104,7 @@ def _remove_if_abandoned(path: str) -> None:
         mark = os.stat(MARK, dir_fd=descriptor, follow_symlinks=False)  # none: it is not one of these
         if os.fstat(descriptor).st_uid == mark.st_uid == os.geteuid() and stat.S_ISREG(mark.st_mode):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path, ignore_errors=True)
+            remove_tree(path)
     except OSError:  # it is someone else's, its process lives, or there are no locks
         return
     finally:
