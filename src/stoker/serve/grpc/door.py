@@ -18,7 +18,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from stoker.serve.admission import RequestAdmission, refuse_late
-from stoker.serve.grpc.measuring import Measured, measured
+from stoker.serve.grpc.measuring import MeasuredRequest, measured
 from stoker.serve.grpc.schema import SERVICE, message_class
 from stoker.serve.http.door import ClientBounds, OpenModel
 from stoker.serve.http.headers import priority_of
@@ -188,7 +188,7 @@ def _metadata(context: Any, name: str) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
 
 
-def _refuse_more(found: Measured, opened: OpenModel) -> None:
+def _refuse_more(found: MeasuredRequest, opened: OpenModel) -> None:
     """Refuses a request with more inputs or outputs than its model has, before messages are made of them."""
     interfaces = [version.interface for version in opened.model.versions]
     for name, given, most in (

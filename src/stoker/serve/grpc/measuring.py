@@ -22,7 +22,7 @@ _SIZES = {6: 4, 7: 8}
 _TEXTS = 8
 
 
-class Measured(NamedTuple):
+class MeasuredRequest(NamedTuple):
     """What is known of a request before it is read.
 
     Attributes:
@@ -38,7 +38,7 @@ class Measured(NamedTuple):
     numbers: int
 
 
-def measured(raw: bytes) -> Measured:
+def measured(raw: bytes) -> MeasuredRequest:
     """What a ``ModelInferRequest`` holds.
 
     Raises:
@@ -56,7 +56,7 @@ class _Walk:
         self._raw = raw
         self._left = _MOST_FIELDS
 
-    def request(self) -> Measured:
+    def request(self) -> MeasuredRequest:
         model, inputs, outputs, numbers = b"", 0, 0, 0
         for number, kind, start, end in self._fields(0, len(self._raw)):
             if kind != BYTES:
@@ -70,7 +70,7 @@ class _Walk:
                 outputs += 1
                 for _ in self._fields(start, end):
                     pass  # each is made of many bytes; entries of maps are merged, and hold no more
-        return Measured(model.decode("utf-8", "replace"), inputs, outputs, numbers)
+        return MeasuredRequest(model.decode("utf-8", "replace"), inputs, outputs, numbers)
 
     def _of_input(self, start: int, end: int) -> int:
         numbers = 0
