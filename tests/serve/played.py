@@ -125,10 +125,15 @@ class Unseen:
         pass
 
 
-def played_version(label: str, model: PlayedModel, max_batch: int = 4) -> ModelVersion:
-    """A version whose one engine the test plays."""
+def played_version(
+    label: str, model: PlayedModel, max_batch: int = 4, *, engines: int = 1, start_s: float = 300.0
+) -> ModelVersion:
+    """A version whose engines the test plays."""
     return ModelVersion(
-        label, model.start, VersionSettings(pool=PoolSettings(engines=1, max_batch=max_batch, slot_bytes=1 << 12)),
+        label, model.start,
+        VersionSettings(
+            pool=PoolSettings(engines=engines, max_batch=max_batch, slot_bytes=1 << 12, start_s=start_s)
+        ),
         lambda costs, engines: ServingQueue(ServingRules(max_batch=max_batch), CostCurve(tuple(costs)), engines),
         Unseen(), lambda text: None,
     )  # fmt: skip

@@ -11,9 +11,10 @@ import grpc
 import numpy as np
 import pytest
 
-from stoker.serve.admission import RequestAdmission
+from stoker.serve.admission import HeldBody, RequestAdmission
 from stoker.serve.figures import ModelFigures
 from stoker.serve.grpc.door import GrpcDoor
+from stoker.serve.grpc.measuring import measured
 from stoker.serve.grpc.schema import message_class
 from stoker.serve.http.door import ClientBounds, InferenceDoor, OpenModel
 from stoker.serve.models.served_model import ServedModel
@@ -160,7 +161,7 @@ def test_requests_over_grpc_have_the_same_bound() -> None:
         raw = grpc_request(60)
         asked = asyncio.ensure_future(doors.grpc.infer(raw, GrpcContext()))
         assert await doors.engine.samples() == [60]
-        assert doors.held_bytes == 2 * len(raw)
+        assert doors.held_bytes == 2 * len(raw) + 24  # a number of its shape is not raw
         refused, client = GrpcContext(), HttpClient(doors)
         with pytest.raises(asyncio.CancelledError):
             await doors.grpc.infer(raw, refused)
@@ -170,6 +171,44 @@ def test_requests_over_grpc_have_the_same_bound() -> None:
         assert b"FP32" in await asked
 
     played(over_grpc)
+
+
+def test_numbers_over_grpc_are_counted_as_they_will_be_held() -> None:
+    """Small ones take a byte each on their way."""
+
+    async def small(doors: Doors) -> None:
+        contents = message_class("InferTensorContents")(int64_contents=[1] * 40)
+        given = message_class("InferInputTensor")(name="x", datatype="INT64", shape=[40], contents=contents)
+        raw = message_class("ModelInferRequest")(model_name="m", inputs=[given]).SerializeToString()
+        assert measured(raw) == ("m", 1, 0, 41)
+        context = GrpcContext()
+        with pytest.raises(asyncio.CancelledError):
+            await doors.grpc.infer(raw, context)
+        assert context.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        doubles = message_class("InferTensorContents")(fp64_contents=[1.0] * 5, bool_contents=[True], fp32_contents=[1])
+        given = message_class("InferInputTensor")(contents=doubles)
+        assert measured(message_class("ModelInferRequest")(inputs=[given]).SerializeToString()).numbers == 7
+
+    played(small)
+
+
+def test_messages_over_grpc_are_counted_before_they_are_made() -> None:
+    """Empty ones take two bytes each on their way, and ninety then."""
+
+    async def empty(doors: Doors) -> None:
+        for raw in (b"\x0a\x01m" + b"\x2a\x00" * 2, b"\x0a\x01m" + b"\x32\x00" * 2):
+            context = GrpcContext()
+            with pytest.raises(asyncio.CancelledError, match="those of `m`, at most 1, got 2"):
+                await doors.grpc.infer(raw, context)
+            assert context.code is grpc.StatusCode.INVALID_ARGUMENT
+
+    played(empty)
+    entries = b"\x22\x00" * 20_000
+    for raw in (entries, b"\x2a\xc0\xb8\x02" + entries, b"\x32\xc0\xb8\x02" + entries):
+        with pytest.raises(RequestRefused, match="at most 16384 fields"):
+            measured(raw)
+    with pytest.raises(RequestRefused, match="must be a message"):
+        measured(b"\x2a\x05\x00")
 
 
 def test_bytes_that_are_no_message_are_refused() -> None:
@@ -244,6 +283,17 @@ def test_a_request_that_is_refused_holds_nothing() -> None:
     admission = RequestAdmission(100, 150)
     admission.begin(100)
     for refused in (lambda: admission.begin(51), lambda: admission.grow(51)):
-        with pytest.raises(RequestRefused, match="requests of 150 bytes are being answered"):
+        with pytest.raises(RequestRefused, match="requests hold 100 of 150 bytes, and this needs 51"):
             refused()
     assert admission.held_bytes == 100
+
+
+def test_another_try_is_not_worth_it_for_what_fits_never() -> None:
+    admission = RequestAdmission(1000, 150)
+    admission.begin(100)
+    for refused in (
+        lambda: admission.begin(151), lambda: admission.grow(51, 100), lambda: HeldBody(admission, 0).arrived(151)
+    ):  # fmt: skip
+        with pytest.raises(RequestRefused, match="must need at most 150 bytes to be answered, got 151") as caught:
+            refused()
+        assert (caught.value.status, caught.value.retry_after_s) == (413, None)

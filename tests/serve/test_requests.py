@@ -224,6 +224,19 @@ def test_large_json_of_anything_else_is_refused(content: dict[str, Any], words: 
         parsed(content, interface=PAIRS)
 
 
+@pytest.mark.parametrize("hidden", ['"inputs":[%s],"inputs":[%s]', '"inputs":[%s],"more":1,"\\u0069nputs":[%s]'])
+def test_keys_that_come_twice_do_not_hide_what_is_large(hidden: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last counts, and objects were made of both."""
+    monkeypatch.setattr(requests, "_decoder", None)
+    small = '{"name":"x","shape":[1,2],"datatype":"FP32","data":[1,2]}'
+    text = "{" + hidden % (",".join([small] * 20_000), small) + "}"
+    with pytest.raises(RequestRefused, match="`body` must have at most 1048576 bytes around the `data`"):
+        RequestParser(PAIRS, 8).parse(text.encode(), None)
+    twice = small.replace('"data":', f'"data":[{"1," * 600_000}1],"data":')
+    with pytest.raises(RequestRefused, match="`body` must have at most 1048576 bytes around the `data`"):
+        RequestParser(PAIRS, 8).parse(b'{"inputs":[%s]}' % twice.encode(), None)
+
+
 def test_large_json_that_fits_is_read() -> None:
     values = np.arange(40_000, dtype=F4).reshape(5, 8000)
     wide = Interface((TensorSpec("x", F4, (ANY, 8000)),), (TensorSpec("y", F4, (ANY,)),), "test")
@@ -293,3 +306,41 @@ def test_what_json_cannot_say_is_refused_and_goes_as_bytes(number: float) -> Non
     with pytest.raises(ValueError, match=f"`y` must be finite .* got {number:g}; ask .* binary data"):
         answered(False)
     assert answered(True).endswith(outputs["y"].tobytes())
+
+
+def columns(*highs: int, name: str = "i") -> TensorSpec:
+    return TensorSpec(name, np.dtype("<i8"), (ANY, len(highs)), (0, max(highs)), highs)
+
+
+def test_numbers_of_columns_with_tables_of_several_sizes() -> None:
+    """Each has its range; one that nothing reads takes any number."""
+    model = Interface((columns(9, -1, 49),), (), "test")
+
+    def row(*numbers: int) -> Any:
+        content = {"inputs": [{"name": "i", "shape": [1, 3], "datatype": "INT64", "data": numbers}]}
+        return parsed(content, interface=model).inputs[0].tolist()
+
+    assert row(9, -(2**62), 49) == [[9, -(2**62), 49]]
+    with pytest.raises(RequestRefused, match=r"`i\[:, 0\]` must hold numbers from 0 to 9, got 10"):
+        row(10, 0, 0)
+    with pytest.raises(RequestRefused, match=r"`i\[:, 2\]` must hold numbers from 0 to 49, got -1"):
+        row(0, 0, -1)
+
+
+def test_whether_columns_take_all_of_others() -> None:
+    old = columns(9, -1, 49)
+    assert columns(9, -1, 49).takes_all_of(old)
+    assert columns(20, -1, 49).takes_all_of(old)
+    assert columns(-1, -1, 49).takes_all_of(old)
+    assert not columns(8, -1, 49).takes_all_of(old)
+    assert not columns(9, 9, 49).takes_all_of(old)  # what nobody read is read now
+    plain = TensorSpec("i", np.dtype("<i8"), (ANY, 3), (0, 49))
+    assert plain.takes_all_of(columns(9, 9, 49))
+    assert not columns(9, 9, 49).takes_all_of(plain)
+    assert TensorSpec("i", np.dtype("<i8"), (ANY, 3)).takes_all_of(old)
+
+
+@pytest.mark.parametrize("highs", [(9,), (9, -2, 3), (9, 50, 3)])
+def test_largest_numbers_by_place_are_checked(highs: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="highs"):
+        TensorSpec("i", np.dtype("<i8"), (ANY, 3), (0, 49), highs)

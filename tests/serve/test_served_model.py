@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from stoker.core.errors import ServingError
+from stoker.serve.models import served_model
 from stoker.serve.models.served_model import ServedModel, SwapOutcome, SwapPlan
 from stoker.serve.models.version import ModelVersion
 from stoker.serve.refusals import RequestRefused
@@ -18,10 +19,11 @@ from tests.serve.played import Asked, PlayedEngine, PlayedModel, played_version,
 class Trial:
     """A model whose version 1 answers, and version 2 gets every second request that names none."""
 
-    def __init__(self, hold_s: float = 60.0) -> None:
+    def __init__(self, hold_s: float = 60.0, *, engines: int = 1, start_s: float = 300.0) -> None:
         self._played: list[PlayedModel] = []
         self._engines: list[PlayedEngine] = []
         self._hold_s = hold_s
+        self._num_engines, self._start_s = engines, start_s
         self.served = ServedModel("m", self._make, lambda text: None)
 
     async def __aenter__(self) -> Trial:
@@ -60,6 +62,11 @@ class Trial:
             self.served.submit(item)
         return item
 
+    async def another(self, version: int) -> None:
+        """One more engine of a version becomes warm."""
+        self._engines.append(await self._played[version - 1].engine(1e-3))
+        await turns()
+
     async def tried(self) -> Asked:
         """A request that version 2 gets as its share."""
         while True:
@@ -73,7 +80,7 @@ class Trial:
 
     async def _make(self, source: str, label: str) -> ModelVersion:
         model = PlayedModel()
-        version = played_version(label, model)
+        version = played_version(label, model, engines=self._num_engines, start_s=self._start_s)
         starting = asyncio.ensure_future(version.start())
         self._played.append(model)
         self._engines.append(await model.engine(1e-3))
@@ -223,6 +230,23 @@ def test_a_trial_ends_once_the_old_version_has_ended_with_what_the_new_one_faile
     played(late())
 
 
+def test_what_the_old_version_has_not_answered_in_time_speaks_against_the_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(served_model, "_LAST_S", 0.05)
+
+    async def unanswered() -> None:
+        async with Trial(0.05) as trial:
+            await trial.tried()
+            trial.new.broken()
+            assert await trial.old.samples() == [1]
+            outcome = await trial.swapping
+            assert not outcome.changed
+            assert outcome.reason == "version 2 failed for 1 requests that version 1 has not answered yet"
+
+    played(unanswered())
+
+
 def test_what_a_version_on_trial_fails_at_goes_before_what_waits() -> None:
     """It has waited already; a deadline without end would put it behind all others under overload."""
 
@@ -242,6 +266,60 @@ def test_what_a_version_on_trial_fails_at_goes_before_what_waits() -> None:
             assert waiting[-1].became == "waits"
 
     played(first())
+
+
+def test_a_new_version_takes_over_once_all_its_engines_are_warm() -> None:
+    async def slow() -> None:
+        async with Trial(0.0, engines=2) as trial:
+            await asyncio.sleep(0.15)
+            assert not trial.swapping.done()
+            assert trial.served.current.label == "1"
+            await trial.another(2)
+            assert (await trial.swapping).changed
+
+    played(slow())
+
+
+@pytest.mark.parametrize("old_engines", [1, 2])
+def test_a_new_version_with_fewer_engines_than_the_old_one_does_not_take_over(old_engines: int) -> None:
+    async def short() -> None:
+        async with Trial(0.1, engines=2, start_s=0.15) as trial:
+            if old_engines == 2:
+                await trial.another(1)
+            outcome = await trial.swapping
+            assert outcome.changed == (old_engines == 1)
+            if old_engines == 2:
+                assert outcome.reason == "version 2 has 1 of 2 engines: others are not warm after 0.15 s"
+
+    played(short())
+
+
+def test_an_engine_that_is_ready_stays_where_the_next_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file can be opened for it, which is no fault of the one that is ready."""
+
+    async def full() -> None:
+        said: list[str] = []
+        model = PlayedModel()
+        version = played_version("1", model, engines=2)
+        version.pool._say = said.append
+        starting = asyncio.ensure_future(version.start())
+        version.pool._behind = True
+        first = model.engine(1e-3)
+        engine = await first
+
+        def none() -> None:
+            raise OSError(24, "Too many open files")
+
+        monkeypatch.setattr(version.pool, "_fork", none)
+        await starting
+        await turns()
+        assert version.pool.num_ready == 1
+        assert "Too many open files; it is tried again" in said[0]
+        await version.close()
+        engine.channel.close()
+        model.close()
+
+    played(full())
 
 
 def test_requests_that_name_no_version_are_shared() -> None:

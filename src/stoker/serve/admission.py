@@ -36,7 +36,7 @@ class RequestAdmission:
             raise RequestRefused(413, f"`body` must have at most {self.max_body_bytes} bytes, got {body_bytes}")
         held_bytes = self.held_bytes + body_bytes
         if held_bytes > self._taken_up_to_bytes:
-            raise self._full()
+            raise self._full(body_bytes)
         refuse_late(policy, priority, now_s)
         self.held_bytes = held_bytes
 
@@ -44,23 +44,34 @@ class RequestAdmission:
         """Holds what a request takes; raises :class:`RequestRefused` where all hold too much or the service ends."""
         held_bytes = self.held_bytes + num_bytes
         if held_bytes > self._taken_up_to_bytes:
-            raise self._full()
+            raise self._full(num_bytes)
         self.held_bytes = held_bytes
 
-    def grow(self, num_bytes: int) -> None:
-        """Holds so much more for one that has begun; raises :class:`RequestRefused` where all hold too much."""
+    def grow(self, num_bytes: int, held_bytes: int = 0) -> None:
+        """Holds so much more for one that has begun; raises :class:`RequestRefused` where all hold too much.
+
+        Args:
+            num_bytes: more.
+            held_bytes: that it holds before.
+        """
         if self.held_bytes + num_bytes > self._max_held_bytes:
-            raise self._full()
+            raise self._full(held_bytes + num_bytes)
         self.held_bytes += num_bytes
 
     def release(self, num_bytes: int) -> None:
         """A request that held so much has ended."""
         self.held_bytes -= num_bytes
 
-    def _full(self) -> RequestRefused:
+    def _full(self, own_bytes: int) -> RequestRefused:
+        """Why a request has no room for so much: another try helps only where others have taken it."""
+        if own_bytes > self._max_held_bytes:
+            most = self._max_held_bytes
+            return RequestRefused(413, f"`body` must need at most {most} bytes to be answered, got {own_bytes}")
         if self._taken_up_to_bytes < 0:
             return too_late(1.0, "the service ends")
-        return too_late(1.0, f"requests of {self._max_held_bytes} bytes are being answered")
+        return too_late(
+            1.0, f"requests hold {self.held_bytes} of {self._max_held_bytes} bytes, and this needs {own_bytes}"
+        )
 
 
 class HeldBody:
@@ -81,7 +92,7 @@ class HeldBody:
         if size > admission.max_body_bytes:
             raise RequestRefused(413, f"`body` must have at most {admission.max_body_bytes} bytes, got more")
         if size > self.num_bytes:
-            admission.grow(size - self.num_bytes)
+            admission.grow(size - self.num_bytes, self.num_bytes)
             self.num_bytes = size
 
 

@@ -5,6 +5,7 @@ Implementations are handed in by ``run``; this package knows none.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -29,18 +30,32 @@ class TensorSpec:
         shape: with :data:`ANY` where a size is free; the first is that of the batch.
         values: the least and the largest number that a whole-number input takes, such as rows of a table; None where
             any of its dtype will do.
+        highs: the largest number at each place of a sample, flattened, where places differ, such as columns for several
+            tables: then the least is 0; -1 where nothing reads one and any will do. Empty: that of `values` everywhere.
     """
 
     name: str
     dtype: np.dtype[np.generic]
     shape: tuple[int, ...]
     values: tuple[int, int] | None = None
+    highs: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.values is not None and (self.dtype.kind not in "iu" or self.values[0] > self.values[1]):
             raise ValueError(
                 f"`values` of `{self.name}` must be the least and the largest whole number, got {self.values} "
                 f"of {self.dtype}"
+            )
+        if self.highs and (
+            self.values is None
+            or self.values[0]
+            or ANY in self.shape[1:]
+            or len(self.highs) != math.prod(self.shape[1:])
+            or not -1 <= min(self.highs) <= max(self.highs) <= self.values[1]
+        ):
+            raise ValueError(
+                f"`highs` of `{self.name}` must be one number for each place of {list(self.shape[1:])}, from -1 to the "
+                f"largest of {self.values}, whose least is 0"
             )
 
     @property
@@ -54,7 +69,23 @@ class TensorSpec:
             return False
         if self.values is None:
             return True
-        return other.values is not None and self.values[0] <= other.values[0] <= other.values[1] <= self.values[1]
+        if other.values is None:
+            return False
+        if not self.highs and not other.highs:
+            return self.values[0] <= other.values[0] <= other.values[1] <= self.values[1]
+        (low, high), (others_low, others_high) = self.bounds(), other.bounds()
+        return bool(((low <= others_low) & (others_high <= high)).all())
+
+    def bounds(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The least and the largest number at each place of a sample, in its shape; of int64 where any will do."""
+        shape = tuple(max(size, 1) for size in self.shape[1:])
+        whole = np.iinfo(np.int64)
+        low, high = self.values or (whole.min, whole.max)
+        if not self.highs:
+            return np.full(shape, low, np.int64), np.full(shape, high, np.int64)
+        highs = np.array(self.highs, np.int64).reshape(shape)
+        read = highs >= 0
+        return np.where(read, low, whole.min), np.where(read, highs, whole.max)
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         """Whether a tensor of this shape may be given."""

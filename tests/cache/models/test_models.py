@@ -14,11 +14,12 @@ from safetensors.torch import save, save_file
 
 import stoker.cache
 from stoker.cache.filesystem.resolve_url import open_place
-from stoker.cache.models import loading
+from stoker.cache.models import folders, loading
 from stoker.cache.page_stores import close_page_stores, page_store
 from stoker.cache.policies import Freshness, Rule
 from stoker.cache.settings import CacheSettings
 from stoker.core.errors import ModelFileError, SourceChangedError
+from stoker.core.processes.temporary import MARK
 
 ALL = Rule(freshness=Freshness.IMMUTABLE)
 
@@ -147,6 +148,27 @@ def test_a_folder_that_is_local(memory: MemoryFileSystem, settings: CacheSetting
     assert (local / "model.safetensors").resolve().is_relative_to((settings.directory or local).resolve())
     with pytest.raises(FileNotFoundError):
         stoker.cache.materialise("memory://models/none", settings=settings)
+
+
+def test_copies_of_a_killed_process_go_with_the_next(
+    memory: MemoryFileSystem, settings: CacheSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(folders, "_made", [])
+    for name, mark in (("stoker-copies-left", True), ("stoker-copies-users", False)):
+        (tmp_path / name / "m").mkdir(parents=True)
+        (tmp_path / name / "m/file").write_text("")
+        (tmp_path / name / "m").chmod(0o500)
+        if mark:
+            (tmp_path / name / MARK).write_text("")
+    memory.pipe("/models/m/config.json", b"{}")
+    first, second = (stoker.cache.materialise("memory://models/m", settings=settings) for _ in range(2))
+    assert first.name == second.name == "m"
+    left = {each.name for each in tmp_path.glob("stoker-copies-*")}
+    assert left == {first.parent.name, second.parent.name, "stoker-copies-users"}
+    folders.remove_copies()
+    assert [each.name for each in tmp_path.glob("stoker-copies-*")] == ["stoker-copies-users"]
+    (tmp_path / "stoker-copies-users/m").chmod(0o700)
 
 
 def test_a_folder_without_room_in_the_cache(memory: MemoryFileSystem, directory: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stoker.core.errors import ToolError
-from stoker.core.processes.temporary import temporary_folder
+from stoker.core.processes.temporary import MARK, temporary_folder
 from stoker.deploy.tools.kept import kept
 from stoker.deploy.tools.running import run_tool, tools_at_once, work_folder
 
@@ -145,6 +145,9 @@ def test_a_tool_that_fails_ends_those_at_its_side(tmp_path: Path) -> None:
 def test_folders_of_those_that_live_and_of_others_stay(tmp_path: Path) -> None:
     (tmp_path / "making-left").mkdir()
     (tmp_path / "making-left/file").write_text("")
+    (tmp_path / "making-left" / MARK).write_text("")
+    (tmp_path / "making-users").mkdir()
+    (tmp_path / "making-users/file").write_text("")
     (tmp_path / "making-file").write_text("")
     (tmp_path / "other").mkdir()
     (tmp_path / "making-link").symlink_to(tmp_path / "other")
@@ -152,4 +155,5 @@ def test_folders_of_those_that_live_and_of_others_stay(tmp_path: Path) -> None:
         assert first.is_dir()
         assert second != first
         assert not (tmp_path / "making-left").exists()
-    assert {each.name for each in tmp_path.iterdir()} == {"making-file", "making-link", "other"}
+        assert not list(first.iterdir())
+    assert {each.name for each in tmp_path.iterdir()} == {"making-file", "making-link", "making-users", "other"}

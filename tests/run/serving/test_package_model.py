@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,11 @@ from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.ir.values import IntegerValue, ModelPort
 from stoker.deploy.package.folder import write_package
 from stoker.run.serving.loading import load
-from stoker.run.serving.package_model import PackageEngine
+from stoker.run.serving.package_model import PackageEngine, _specs
 from stoker.run.serving.sources import ModelForm, chosen_forms, forms_of
-from stoker.serve.engine import ANY
+from stoker.serve.engine import ANY, Interface
 from stoker.serve.processes.messages import ready_of, warm
+from stoker.serve.processes.probing import _numbers
 from tests.deploy.test_package import small
 
 
@@ -53,6 +55,24 @@ def test_rows_of_a_table_are_known_before_a_request_runs() -> None:
     assert interface.inputs[0].values == (0, 49)
     assert interface.outputs[0].values is None
     assert ready_of(warm(interface, [(1, 1.0)])).interface == interface
+
+
+def test_rows_of_several_tables_are_known_by_place() -> None:
+    """In the caller's layout, through the messages of an engine; the numbers that try it are within them as well."""
+    row = IntegerValue(
+        name="i", shape=(2, 2), bits=6, signed=False, scale=1.0, zero_point=0, low=0, high=49, highs=(1, 2, -1, 49)
+    )
+    graph = dataclasses.replace(
+        looked_up(),
+        inputs=(ModelPort(name="i", value="i", dtype="int64", shape=(2, 2), order=(1, 0)),),
+        values={**looked_up().values, "i": row},
+    )
+    (spec,) = _specs(graph.inputs, graph)
+    assert (spec.values, spec.highs) == ((0, 49), (1, -1, 2, 49))
+    interface = Interface((spec,), (), "test")
+    assert ready_of(warm(interface, [(1, 1.0)])).interface == interface
+    tried = _numbers(spec, np.random.default_rng(0)).astype(np.int64)
+    assert (tried <= np.array([[1, 0], [2, 49]])).all()
 
 
 def test_a_damaged_package_is_refused(tmp_path: Path) -> None:

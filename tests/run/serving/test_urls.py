@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import http.server
 import tempfile
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
+import msgspec
 import numpy as np
 import onnx
 import onnxruntime
@@ -18,8 +20,11 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 import stoker.cache
-from stoker.core.errors import ConfigError
+from stoker.cache.models.folders import with_own_name
+from stoker.core.errors import ConfigError, ModelFileError, ServingError
+from stoker.run.serving import fetch_main
 from stoker.run.serving.fetch_main import bring
+from stoker.run.serving.fetching import _answer
 from stoker.run.serving.onnx_files import external_files
 from stoker.run.serving.sources import forms_of, is_model_file, remote_part, split_name
 from tests.deploy.test_package import small
@@ -44,6 +49,34 @@ def test_what_is_fetched_and_its_name(source: str, url: str, name: str) -> None:
     assert remote_part(source) == (url, "")
     assert split_name(source)[0] == name
     assert split_name(f"other={source}") == ("other", source)
+
+
+def test_what_is_no_url_is_refused() -> None:
+    for each in (split_name, is_model_file):
+        with pytest.raises(ConfigError, match="must be a URL, got one with Invalid IPv6"):
+            each("http://[x/m.onnx")
+
+
+@pytest.mark.parametrize("line", [b"", b'{"path":"/tm', b"nonsense\n", b'{"path":1}\n', b'"\xff"\n', b"x" * 300_000])
+def test_what_a_process_that_fetches_says_is_not_trusted(line: bytes) -> None:
+    async def said() -> None:
+        reader = asyncio.StreamReader()
+        reader.feed_data(line)
+        reader.feed_eof()
+        await _answer(reader, "s3://b/m.onnx")
+
+    with pytest.raises(ServingError, match="must be a model that can be read here"):
+        asyncio.run(said())
+
+
+def test_errors_of_stores_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(url: str, **_: object) -> Path:
+        raise OSError("\udcff" * 100_000)
+
+    monkeypatch.setattr(fetch_main, "bring", fails)
+    found = fetch_main._found("s3://b/\udcff.onnx", False)
+    assert len(msgspec.json.encode(found)) < 1 << 16
+    assert found.error.startswith("`s3://b/\\udcff.onnx` must be a model that can be read here, got OSError")
 
 
 def test_forms_of_what_was_fetched(tmp_path: Path) -> None:
@@ -94,6 +127,25 @@ def test_files_that_an_onnx_model_needs(tmp_path: Path) -> None:
     (tmp_path / "no.onnx").write_bytes(b"\xff" * 40)
     with pytest.raises(ValueError, match="must be an ONNX file"):
         external_files(tmp_path / "no.onnx")
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../w", "a/../../w", "a/../w", ".", "a/..", "./..", "a\\..\\w"])
+def test_weights_outside_of_the_models_folder_are_refused(tmp_path: Path, name: str) -> None:
+    """Names that a stranger wrote into a file: a service would read and link what they lead to."""
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value=name)
+    graph = helper.make_graph([], "g", [], [], [tensor])
+    (tmp_path / "m.onnx").write_bytes(helper.make_model(graph).SerializeToString())
+    with pytest.raises(ValueError, match="below its folder"):
+        external_files(tmp_path / "m.onnx")
+
+
+def test_only_links_of_materialised_folders_are_replaced(tmp_path: Path) -> None:
+    (tmp_path / "target").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    with pytest.raises(ModelFileError, match="materialised"):
+        with_own_name(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
 
 
 def times_one(path: Path) -> NDArray[np.float32]:
@@ -186,7 +238,7 @@ def test_a_service_of_urls_and_a_change_that_cannot_be_fetched(site: tuple[Path,
         status, outcome = service.swap(source=f"{url}/two.onnx", hold_s=0.1)
         assert (status, outcome.get("changed")) == (200, True), outcome
         assert service.infer(ONE)[1]["outputs"][0]["data"] == [3.0] * 4
-        copies = f"{url.removeprefix('http://')}-*"
+        copies = f"stoker-copies-*/{url.removeprefix('http://')}"
         places = Path(tempfile.gettempdir())
         await_that("the old version's copy is gone", lambda: not list(places.glob(f"{copies}/one.onnx")))
         assert list(places.glob(f"{copies}/two.onnx"))

@@ -18,13 +18,16 @@ from stoker.cache.settings import CacheSettings
 from stoker.cache.warm.preloading import list_items
 from stoker.core.errors import ModelFileError
 from stoker.core.processes.forking import ForkedLock, Owner
+from stoker.core.processes.temporary import locked_folder, remove_abandoned, remove_tree
 from stoker.core.progress import ProgressLine
 
 _FOLDER_MODE, _FILE_MODE = 0o500, 0o400
 
 _kept: list[WholeObject] = []
 """Files that folders of this process link to; the cache does not delete them meanwhile."""
-_made: list[tuple[Owner, Path]] = []
+_made: list[tuple[Owner, Path, int]] = []
+"""Folders with a copy each, and descriptors of their locks: those of a process that was killed go with the next."""
+_FAMILY = "stoker-copies-"
 _lock = ForkedLock()
 
 
@@ -59,11 +62,7 @@ def materialise(
     else:
         base = path.rstrip("/")
         found = {f"{base}/{name}": int(filesystem.info(f"{base}/{name}")["size"] or 0) for name in names}
-    root = Path(tempfile.mkdtemp(prefix=f"{path.rstrip('/').rpartition('/')[2][:40]}-"))
-    with _lock:
-        if not _made:
-            atexit.register(remove_copies)
-        _made.append((Owner(), root))
+    root = _new_root(path.rstrip("/").rpartition("/")[2][:40])
     quiet = progress is False or (progress is None and not sys.stderr.isatty())
     with ProgressLine("materialising", sum(found.values()), sys.stderr, quiet=quiet) as line:
 
@@ -84,7 +83,13 @@ def with_own_name(path: Path) -> None:
 
     Args:
         path: in a folder that :func:`materialise` made.
+
+    Raises:
+        ModelFileError: it is not below one of those.
     """
+    folder = path.parent.resolve()
+    if path.name in {"", ".."} or not any(folder.is_relative_to(root.resolve()) for _, root, _ in _made):
+        raise ModelFileError(f"`{path}` must be in a folder that was materialised here", path=str(path))
     if not path.is_symlink():
         return
     target = path.resolve()
@@ -96,6 +101,20 @@ def with_own_name(path: Path) -> None:
         shutil.copyfile(target, path)
         path.chmod(_FILE_MODE)
     path.parent.chmod(_FOLDER_MODE)
+
+
+def _new_root(name: str) -> Path:
+    """A new folder of a name, in one that is removed with this process."""
+    base = Path(tempfile.gettempdir())
+    with _lock:
+        if not _made:
+            atexit.register(remove_copies)
+            remove_abandoned(_FAMILY, base)
+        outer, lock = locked_folder(_FAMILY, base)
+        _made.append((Owner(), outer, lock))
+    root = outer / (name if name not in {"", ".", ".."} else "copy")
+    root.mkdir()
+    return root
 
 
 def _target(root: Path, base: str, path: str) -> Path:
@@ -122,8 +141,6 @@ def _place(filesystem: StokerFileSystem, path: str, target: Path, report: Any) -
 
 def remove_copies() -> None:
     """Removes all that this process has materialised; at its end that happens by itself."""
-    for owner, root in _made:
+    for owner, outer, _ in _made:
         if owner.is_here:
-            for folder, _, _ in os.walk(root):
-                os.chmod(folder, 0o700)
-            shutil.rmtree(root, ignore_errors=True)
+            remove_tree(outer)

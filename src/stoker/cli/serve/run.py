@@ -81,6 +81,7 @@ def main(argv: list[str]) -> int:
             door=ClientBounds(
                 slo_s=slo_s, max_body_bytes=arguments.max_body, body_s=arguments.body_time,
                 token=_token(arguments.token_file),
+                max_held_bytes=max(ClientBounds.max_held_bytes, 2 * arguments.max_body),
             ),
             host=arguments.host,
             port=arguments.port,

@@ -26,6 +26,10 @@ from stoker.run.serving.onnx_files import external_files
 from stoker.run.serving.sources import is_model_file
 
 _MANIFEST = "manifest.json"
+_MOST_TEXT = 2000
+"""Characters of an error: who reads it takes lines of 64 KiB, and errors of stores have whole pages in them."""
+_fetching = threading.Event()
+"""Set while a signal is to end what the process does; what it removes at its end is not to be cut short."""
 _SUFFIXES = (".pt2", ".onnx")
 
 
@@ -48,6 +52,7 @@ def bring(url: str, *, progress: bool | None = None) -> Path:
         ConfigError: the folder has no model.
         MissingExtraError: a package for the cache, or for the store, is not installed.
         OSError: it cannot be read.
+        ValueError: an ONNX model is none, or names files outside its folder.
     """
     from stoker.cache import Freshness, materialise
     from stoker.cache.filesystem.resolve_url import open_place, settings_in_use
@@ -101,13 +106,16 @@ def main() -> None:
     url = sys.stdin.buffer.readline().decode("utf-8", "surrogateescape").rstrip("\n")
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is no answer
-    threading.Thread(target=_watch, daemon=True).start()
+    _fetching.set()
+    ended = threading.Event()
+    threading.Thread(target=_watch, args=(ended,), daemon=True).start()
     try:
         with contextlib.closing(answers):
             answers.write(msgspec.json.encode(_found(url, behind)) + b"\n")
-        while True:
-            signal.pause()
+        _fetching.clear()
+        ended.wait()  # no wait for the signal, which may come a moment before that
     finally:
+        _fetching.clear()
         with contextlib.suppress(ImportError):  # nothing was fetched then
             from stoker.cache.models.folders import remove_copies
 
@@ -119,24 +127,30 @@ def _found(url: str, behind: bool) -> Fetched:
     try:
         place = in_background(lambda: bring(url, progress=False)) if behind else bring(url)
     except ConfigError as error:
-        return Fetched(error=str(error.args[0]))
+        return Fetched(error=_sendable(str(error.args[0])))
     except Exception as error:  # each store has its own
         reason = str(error.args[0]) if isinstance(error, StokerError) else f"{type(error).__name__}: {error}"
-        return Fetched(
-            error=f"`{url}` must be a model that can be read here, got {reason}; `stoker cache warm URL` tries the same"
-        )
+        text = f"`{_sendable(url)}` must be a model that can be read here, got {_sendable(reason)}"
+        return Fetched(error=f"{text}; `stoker cache warm URL` tries the same")
     return Fetched(path=str(place))
 
 
-def _watch() -> None:
+def _sendable(text: str) -> str:
+    """The beginning of a text that a store may have written, without what no JSON holds."""
+    return text[:_MOST_TEXT].encode("utf-8", "backslashreplace").decode()
+
+
+def _watch(ended: threading.Event) -> None:
     """Ends the process with its standard input, whatever it is doing."""
     while os.read(0, 1024):
         pass
     os.kill(os.getpid(), signal.SIGUSR1)
+    ended.set()
 
 
 def _leave(_: int, __: FrameType | None) -> None:
-    raise SystemExit(0)
+    if _fetching.is_set():
+        raise SystemExit(0)
 
 
 if __name__ == "__main__":

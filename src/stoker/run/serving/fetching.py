@@ -71,16 +71,26 @@ async def found_source(source: str, threads: int, *, behind: bool = False) -> Fo
         process.stdin.write(
             url.encode("utf-8", "surrogateescape") + b"\n"
         )  # all users see what a process was started with
-        line = await process.stdout.readline()
-        if not line:
-            raise ServingError(f"`{url}` must be a model that can be read here, and what reads it ended")
-        answer = msgspec.json.decode(line, type=Fetched)
+        answer = await _answer(process.stdout, url)
         if answer.error:
             raise ServingError(answer.error)
         return FoundSource(forms_of(source, threads, Path(answer.path)), process)
     except BaseException:
         await _ended(process)
         raise
+
+
+async def _answer(lines: asyncio.StreamReader, url: str) -> Fetched:
+    try:
+        line = await lines.readline()
+    except ValueError:  # longer than the reader's bound
+        raise ServingError(f"`{url}` must be a model that can be read here, and what reads it said too much") from None
+    if not line.endswith(b"\n"):
+        raise ServingError(f"`{url}` must be a model that can be read here, and what reads it ended")
+    try:
+        return msgspec.json.decode(line, type=Fetched)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ServingError(f"`{url}` must be a model that can be read here, and what reads it said {error}") from None
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:

@@ -1,7 +1,6 @@
 """Which files an ONNX model needs next to it, read from its bytes: serving needs no ``onnx`` for it.
 
-Source: ``onnx.proto`` of ONNX 1.17, of which only the fields on the way to names of external data are read; the wire
-format is protobuf's (https://protobuf.dev/programming-guides/encoding/).
+Source: ``onnx.proto`` of ONNX 1.17, of which only the fields on the way to names of external data are read.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ import posixpath
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
+
+from stoker.wire.protobuf import BYTES, fields
 
 _Kind = Literal["model", "graph", "function", "node", "attribute", "sparse", "tensor"]
 _INSIDE: dict[_Kind, dict[int, _Kind]] = {
@@ -26,7 +27,6 @@ _INSIDE: dict[_Kind, dict[int, _Kind]] = {
 _EXTERNAL_DATA = 13
 """Field of a tensor: pairs of a key and a value, of which ``location`` is the name of a file."""
 _KEY, _VALUE = 1, 2
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def external_files(path: Path) -> list[str]:
@@ -36,7 +36,7 @@ def external_files(path: Path) -> list[str]:
         path: of the model.
 
     Raises:
-        ValueError: it is no ONNX file.
+        ValueError: it is no ONNX file, or one of the names would lead out of its folder.
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
@@ -44,47 +44,26 @@ def external_files(path: Path) -> list[str]:
             return []
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
-                return sorted({posixpath.normpath(name) for name in _locations(data, 0, len(data), "model") if name})
+                return sorted({_inside(name) for name in _locations(data, 0, len(data), "model") if name})
             except IndexError:
                 raise ValueError("it must be an ONNX file, and is not in its format") from None
 
 
+def _inside(name: str) -> str:
+    """A name below the model's folder in its shortest form: whoever made the model chose it freely."""
+    short = posixpath.normpath(name)
+    if name.startswith("/") or ".." in name.split("/") or short == "." or "\0" in name or "\\" in name:
+        raise ValueError(f"its external data must be in files below its folder, got {name[:200]!r}")
+    return short
+
+
 def _locations(data: mmap.mmap, start: int, end: int, kind: _Kind) -> Iterator[str]:
-    for field, first, last in _fields(data, start, end):
+    for field, wire, first, last in fields(data, start, end):
+        if wire != BYTES:
+            continue
         if kind == "tensor" and field == _EXTERNAL_DATA:
-            pair = {each: data[begin:stop] for each, begin, stop in _fields(data, first, last)}
+            pair = {each: data[begin:stop] for each, _, begin, stop in fields(data, first, last)}
             if pair.get(_KEY) == b"location":
                 yield pair.get(_VALUE, b"").decode("utf-8", "surrogateescape")
         elif (inner := _INSIDE[kind].get(field)) is not None:
             yield from _locations(data, first, last, inner)
-
-
-def _fields(data: mmap.mmap, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Number, start and end of each field of a message that holds bytes; IndexError where it is none."""
-    while at < end:
-        tag, at = _varint(data, at)
-        wire = tag & 7
-        if wire == _VARINT:
-            _, at = _varint(data, at)
-        elif wire == _BYTES:
-            size, at = _varint(data, at)
-            if at + size > end:
-                raise IndexError(at)
-            yield tag >> 3, at, at + size
-            at += size
-        elif wire in (_FIXED64, _FIXED32):
-            at += 8 if wire == _FIXED64 else 4
-        else:
-            raise IndexError(at)
-
-
-def _varint(data: mmap.mmap, at: int) -> tuple[int, int]:
-    found = shift = 0
-    while True:
-        byte = data[at]
-        found |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 128:
-            return found, at
-        if shift > 63:
-            raise IndexError(at)

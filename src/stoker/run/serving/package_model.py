@@ -13,6 +13,7 @@ from stoker.deploy.engines.native.engine import CompiledEngine
 from stoker.deploy.engines.onnx_engine import OnnxEngine
 from stoker.deploy.hardware.simulated_engine import SimulatedDesign, SimulatedEngine, simulated_design
 from stoker.deploy.ir.graph import IntegerGraph
+from stoker.deploy.ir.row_numbers import highs_of_caller
 from stoker.deploy.ir.values import ModelPort
 from stoker.deploy.package.folder import read_package
 from stoker.serve.engine import ANY, Arrays, Interface, TensorSpec
@@ -111,10 +112,12 @@ def facts_of(design: SimulatedDesign, latency_cycles: int) -> Facts:
 def _specs(ports: Iterable[ModelPort], graph: IntegerGraph | None = None) -> tuple[TensorSpec, ...]:
     """The tensors of outputs, or those of inputs with their row numbers, which the graph has."""
 
-    def values(port: ModelPort) -> tuple[int, int] | None:
+    def spec(port: ModelPort) -> TensorSpec:
+        dtype, shape = np.dtype(port.dtype), (ANY, *port.shape)
         if graph is None or port.dtype != "int64":
-            return None
+            return TensorSpec(port.name, dtype, shape)
         value = graph.value(port)
-        return value.low, value.high
+        highs = tuple(highs_of_caller(port, value).ravel().tolist()) if value.highs else ()
+        return TensorSpec(port.name, dtype, shape, (value.low, value.high), highs)
 
-    return tuple(TensorSpec(port.name, np.dtype(port.dtype), (ANY, *port.shape), values(port)) for port in ports)
+    return tuple(spec(port) for port in ports)

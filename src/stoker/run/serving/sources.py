@@ -56,7 +56,7 @@ def split_name(text: str) -> tuple[str, str]:
     """Name and source of ``[NAME=]SOURCE``; a name is made of the source where none is given.
 
     Raises:
-        ConfigError: the name is none.
+        ConfigError: the name is none, or what has no name no URL.
     """
     name, equals, source = text.partition("=")
     if not equals or "/" in name or ":" in name:
@@ -91,7 +91,10 @@ def is_model_file(url: str) -> bool:
 
 def _path_of(url: str) -> str:
     """Host and path of a URL."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"`{url}` must be a URL, got one with {error}") from None
     return f"{parts.netloc}{parts.path}"
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from stoker.serve.admission import RequestAdmission, refuse_late
+from stoker.serve.grpc.measuring import MeasuredRequest, measured
 from stoker.serve.grpc.schema import SERVICE, message_class
 from stoker.serve.http.door import ClientBounds, OpenModel
 from stoker.serve.http.headers import priority_of
@@ -40,6 +42,8 @@ _FACTS = {bool: "bool_param", int: "int64_param", float: "double_param", str: "s
 """Field with a fact about an answer."""
 _COPIES = 2
 """The library keeps the message of a request until it is answered, and its numbers are copied for the engines."""
+_NUMBER_BYTES = 24
+"""That a number which is not sent raw takes more: in the message that is read, as an array and as bytes."""
 
 
 class GrpcDoor:
@@ -150,8 +154,12 @@ class GrpcDoor:
             self._authenticate(context)
             self._admission.begin(_COPIES * len(raw))
             held_bytes = _COPIES * len(raw)
+            sizes = measured(raw)
+            opened = self._found(sizes.model)
+            _refuse_more(sizes, opened)
+            self._admission.grow(_NUMBER_BYTES * sizes.numbers, held_bytes)
+            held_bytes += _NUMBER_BYTES * sizes.numbers
             request = _request(raw)
-            opened = self._found(request.model_name)
             label = request.model_version
             version = opened.model.asked(label)
             priority = priority_of(_metadata(context, "priority"))
@@ -178,6 +186,17 @@ class GrpcDoor:
 def _metadata(context: Any, name: str) -> bytes:
     value = dict(context.invocation_metadata() or ()).get(name, "")
     return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _refuse_more(found: MeasuredRequest, opened: OpenModel) -> None:
+    """Refuses a request with more inputs or outputs than its model has, before messages are made of them."""
+    interfaces = [version.interface for version in opened.model.versions]
+    for name, given, most in (
+        ("inputs", found.inputs, max(len(each.inputs) for each in interfaces)),
+        ("outputs", found.outputs, max(len(each.outputs) for each in interfaces)),
+    ):
+        if given > most:
+            raise malformed(f"`{name}` must be those of `{opened.model.name}`, at most {most}, got {given}")
 
 
 def _request(raw: bytes) -> Any:
@@ -214,8 +233,11 @@ def _numbers(given: Any) -> bytes:
     field = _CONTENTS.get(f"{dtype.kind}{dtype.itemsize}") or _CONTENTS.get(dtype.kind)
     if field is None:
         raise malformed(f"`{given.name[:80]}` must be in `raw_input_contents`, as {given.datatype} has no field")
+    numbers = getattr(given.contents, field)
+    if len(numbers) != math.prod(given.shape):
+        raise malformed(f"`contents` of `{given.name[:80]}` must have as many numbers as its shape, got {len(numbers)}")
     try:
-        return np.array(getattr(given.contents, field), dtype).tobytes()
+        return np.fromiter(numbers, dtype, len(numbers)).tobytes()  # no list of objects in between
     except OverflowError:
         raise malformed(f"`contents` of `{given.name[:80]}` must be in the range of {given.datatype}") from None
 

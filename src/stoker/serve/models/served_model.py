@@ -22,6 +22,8 @@ from stoker.serve.refusals import RequestRefused
 _LAST_S = 5.0
 """That a change waits at its end for answers of the old version to what the new one failed at."""
 _LOOK_S = 0.01
+_ENGINES_S = 0.05
+"""Between two looks at whether all engines of a new version are warm."""
 
 MakeVersion = Callable[[str, str], Awaitable[ModelVersion]]
 """Starts a version from where its model is and its label; raises :class:`ServingError`."""
@@ -277,19 +279,45 @@ class ServedModel:
         self._canary = canary = _Canary(new, plan.canary_frac)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(new.troubled.wait(), plan.hold_s)
+        if short := await self._short_of_engines(new):
+            return short
         # What it failed at a moment ago tells when the old version has ended with it.
         last, until_s = canary.failed, monotonic() + _LAST_S
         while not new.troubled.is_set() and any(map(self.current.has, last)) and monotonic() < until_s:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(new.troubled.wait(), _LOOK_S)
         if not new.troubled.is_set():
-            return None
+            waiting = sum(map(self.current.has, last))
+            if not waiting:
+                return None
+            return (
+                f"version {new.label} failed for {waiting} requests that version {self.current.label} has not "
+                "answered yet"
+            )
         if new.failures:
             return (
                 f"version {new.label} failed for {new.failures} of {new.answered + new.failures} requests, "
                 f"which version {self.current.label} answered"
             )
         return f"version {new.label} lost {new.pool.lost} engines"
+
+    async def _short_of_engines(self, new: ModelVersion) -> str:
+        """Waits for all engines of a new version: they warm one after another behind those that answer.
+
+        The reason to go back where it has fewer than the old one in the end, else empty.
+        """
+        pool, wanted, until_s = new.pool, new.settings.pool.engines, monotonic() + new.settings.pool.start_s
+        while pool.num_ready < wanted and not new.troubled.is_set() and not pool.trouble and monotonic() < until_s:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(new.troubled.wait(), _ENGINES_S)
+        if pool.num_ready >= wanted or new.troubled.is_set():
+            return ""
+        found = f"version {new.label} has {pool.num_ready} of {wanted} engines"
+        why = pool.trouble or f"others are not warm after {new.settings.pool.start_s:g} s"
+        if pool.num_ready < max(1, self.current.pool.num_ready):
+            return f"{found}: {why}"
+        self._say(f"`{self.name}`: {found}, as many as version {self.current.label}: {why}")
+        return ""
 
     def _retire(self, version: ModelVersion) -> None:
         task = asyncio.get_running_loop().create_task(_drain_and_close(version))
@@ -305,11 +333,17 @@ async def _drain_and_close(version: ModelVersion) -> None:
             await version.close(at_once=False)
 
 
+def _short(highs: tuple[int, ...]) -> str:
+    shown = ", ".join("any" if high < 0 else str(high) for high in highs[:16])
+    return shown + ", ..." if len(highs) > 16 else shown
+
+
 def _signature(version: ModelVersion) -> str:
     def all_of(specs: tuple[TensorSpec, ...]) -> str:
         return ", ".join(
             f"{spec.name} {spec.dtype}{list(spec.shape)}"
             + (" from {} to {}".format(*spec.values) if spec.values else "")
+            + (f" (by place: {_short(spec.highs)})" if spec.highs else "")
             for spec in specs
         )
 

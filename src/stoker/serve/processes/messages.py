@@ -96,6 +96,7 @@ class _Spec(msgspec.Struct, array_like=True):
     dtype: str
     shape: tuple[int, ...]
     values: tuple[int, int] | None = None
+    highs: tuple[int, ...] = ()
 
 
 class Warm(msgspec.Struct, array_like=True):
@@ -121,7 +122,7 @@ def warm(interface: Interface, costs: list[tuple[int, float]]) -> bytes:
     """The message of an engine that is ready."""
 
     def specs(given: tuple[TensorSpec, ...]) -> list[_Spec]:
-        return [_Spec(each.name, each.dtype.str, each.shape, each.values) for each in given]
+        return [_Spec(each.name, each.dtype.str, each.shape, each.values, each.highs) for each in given]
 
     parameters: Mapping[str, Any] = interface.parameters
     inputs, outputs = specs(interface.inputs), specs(interface.outputs)
@@ -134,7 +135,9 @@ def ready_of(body: bytes) -> EngineReady:
 
     def specs(given: list[_Spec]) -> tuple[TensorSpec, ...]:
         try:
-            return tuple(TensorSpec(each.name, np.dtype(each.dtype), each.shape, each.values) for each in given)
+            return tuple(
+                TensorSpec(each.name, np.dtype(each.dtype), each.shape, each.values, each.highs) for each in given
+            )
         except (TypeError, ValueError) as error:
             raise WireError(f"`READY` must name types of NumPy and ranges of them: {error}") from None
 

@@ -218,7 +218,7 @@ class EnginePool:
                 self._identity = self._identity or frame.body
                 # Where others answer meanwhile, one after the other: two that warm at once would take two cores.
                 for _ in range(1 if self._behind else self.settings.engines - len(self.engines)):
-                    self._fork()
+                    self._later(self._fork, 0.0)
             elif frame.kind in (EngineMessage.FAILED, EngineMessage.CHANGED):
                 self._fail(unpack(frame.body, Failure).text, has_changed=frame.kind is EngineMessage.CHANGED)
             elif frame.kind is EngineMessage.FORKED:
@@ -274,7 +274,7 @@ class EnginePool:
                 self._first.set_result(engine.ready)
             self._behind = False
             if len(self.engines) < self.settings.engines:
-                self._fork()
+                self._later(self._fork, 0.0)  # not here: what fails in it is no fault of this engine
             self._listener.engines_changed(self.num_ready)
             self._listener.engine_idle()
         elif frame.kind in (EngineMessage.FAILED, EngineMessage.CHANGED):
@@ -368,13 +368,21 @@ class EnginePool:
             if not self.num_ready:
                 self._listener.engines_missing(reason)
 
-    def _later(self, call: Callable[[], None]) -> None:
-        delay_s = _BACK_OFF_S[min(self._failures, len(_BACK_OFF_S) - 1)]
+    def _later(self, call: Callable[[], None], delay_s: float | None = None) -> None:
+        """Starts something after a time, by default by what was lost; again and again where no file can be opened."""
+        if delay_s is None:
+            delay_s = _BACK_OFF_S[min(self._failures, len(_BACK_OFF_S) - 1)]
 
         def now() -> None:
             self._timers.discard(timer)
-            if not self._closing:
+            if self._closing:
+                return
+            try:
                 call()
+            except OSError as error:
+                self._failures += 1
+                self._say(f"{self._subject}: a process cannot be started, {error}; it is tried again")
+                self._later(call, _BACK_OFF_S[-1])
 
         timer = self._loop.call_later(delay_s, now)
         self._timers.add(timer)

@@ -58,6 +58,8 @@ def _numbers(spec: TensorSpec, random: np.random.Generator) -> npt.NDArray[np.ge
     flat = found.reshape(2, -1)
     if (flat[0] == flat[1]).all():
         flat[1] = low + high - flat[0] if high - low < 256 else low + (flat[0] == low)
+    if spec.highs:  # columns of tables of several sizes; 0 where nothing reads one
+        found = np.minimum(found, np.maximum(np.reshape(spec.highs, shape[1:]), 0))
     return found.astype(spec.dtype)
 
 

@@ -97,6 +97,10 @@ loop, and 26 bytes."""
 _MOST_NUMBER_BYTES = 64
 """That a number takes in JSON with all that is around it: 24 by itself, the rest for nested data in deep lines."""
 
+_MOST_OTHER_BYTES = 1 << 20
+"""That a large JSON takes without the data of its inputs. Of a key that comes twice the last value counts, but objects
+are made of both."""
+
 _MOST_PLANS, _MAX_PLAN_BYTES = 64, 4096
 """Requests of one client mostly differ in their numbers alone: reading their JSON took half of a request's parsing."""
 
@@ -141,8 +145,12 @@ class RequestParser:
         self._interface = interface
         self._max_samples = max_samples
         self._plans: dict[bytes, _Plan] = {}
-        self._ranged = [(place, spec) for place, spec in enumerate(interface.inputs) if spec.values is not None]
-        """Inputs that do not take all numbers of their dtype, and their places."""
+        self._ranged = [
+            (place, spec, spec.bounds() if spec.highs else None)
+            for place, spec in enumerate(interface.inputs)
+            if spec.values is not None
+        ]
+        """Inputs that do not take all numbers of their dtype: their places, and their bounds where places differ."""
 
     @property
     def num_known(self) -> int:
@@ -181,8 +189,11 @@ class RequestParser:
                 if spec.dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
                     raise malformed(f"`{spec.name}` must hold only 0 and 1 as its bytes")
             inputs.append(array)
-        for place, spec in self._ranged:
-            _in_range(inputs[place], spec)
+        for place, spec, bounds in self._ranged:
+            if bounds is None:
+                _in_range(inputs[place], spec)
+            else:
+                _in_range_by_place(inputs[place], spec.name, *bounds)
         return InferRequest(plan.id, inputs, plan.samples, plan.outputs, plan.timeout_s, plan.heads)
 
     def _kept(self, head: bytes) -> _Plan:
@@ -219,6 +230,19 @@ def _in_range(array: npt.NDArray[np.generic], spec: TensorSpec) -> None:
     for found in (int(array.min()), int(array.max())):
         if not low <= found <= high:
             raise malformed(f"`{spec.name}` must hold numbers from {low} to {high}, got {found}")
+
+
+def _in_range_by_place(
+    array: npt.NDArray[np.generic], name: str, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64]
+) -> None:
+    """The same where each place of a sample has a range."""
+    numbers = array.astype(np.int64, copy=False)
+    wrong: npt.NDArray[np.bool_] = (numbers < low) | (numbers > high)
+    if wrong.any():
+        sample, *place = np.argwhere(wrong)[0].tolist()
+        at = ", ".join(map(str, (":", *place)))
+        limits, found = (int(low[tuple(place)]), int(high[tuple(place)])), int(numbers[(sample, *place)])
+        raise malformed(f"`{name}[{at}]` must hold numbers from {limits[0]} to {limits[1]}, got {found}")
 
 
 def _tensors(request: _Request, interface: Interface) -> tuple[list[_Tensor], int]:
@@ -289,9 +313,15 @@ def _refuse_large_parts(text: bytes) -> None:
     objects = bytes(found.inputs).count(b"{")
     if objects > _MOST_OBJECTS:
         raise malformed(f"`inputs` must have at most {_MOST_OBJECTS} objects, got {objects}")
+    other = len(text)
     for each in _input_outlines.decode(found.inputs):
         for name in ("name", "shape", "datatype", "parameters"):
             check(f"{name} of `inputs`", getattr(each, name))
+        other -= len(memoryview(each.data))
+    if other > _MOST_OTHER_BYTES:
+        raise malformed(
+            f"`body` must have at most {_MOST_OTHER_BYTES} bytes around the `data` of its inputs, got {other}"
+        )
 
 
 def _refuse_other_counts(raw: bytes, given: _Input, spec: TensorSpec, count: int) -> None:
