@@ -155,7 +155,8 @@ def test_a_drain_refuses_what_is_new_and_answers_what_has_arrived_over_both(tmp_
         await_that("the drain is told", lambda: "draining" in service.log.read_text())
         with pytest.raises(grpc.RpcError) as caught:
             call(opened, "ModelInfer", **fields)
-        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        # The library cancels a call that reaches it between the end of its acceptance and the drain.
+        assert caught.value.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
         assert service.process.poll() is None
         os.kill(engine, signal.SIGCONT)
         assert http.result()[0] == 200
