@@ -63,6 +63,25 @@ def test_pairs_of_products_that_16_bits_do_not_hold_are_exact(tmp_path: Path, si
     assert differing(checked(with_ranges(graph)), tmp_path, compiled=True) == 0
 
 
+def test_windows_that_a_compiler_lost_are_there(tmp_path: Path) -> None:
+    """GCC 12.2 with AVX2 wrote one of three windows where several places of each were taken at once."""
+    to = Writer()
+    grid = Grid(bits=3, signed=True, scale=0.1, zero_point=-1)
+    to.value("x", (3, 5, 4), grid)
+    to.value("y", (1, 3, 4), grid)
+    to.write(
+        op.MaxPool(source="x", output="y", kernel=(1, 3), stride=(3, 2), padding=(0, 0, 2, 0), dilation=(1, 1))
+    )  # fmt: skip
+    ports = [
+        ModelPort(name=name, value=name, dtype="float32", shape=to.values[name].shape, order=(0, 1, 2)) for name in "xy"
+    ]
+    graph = IntegerGraph(
+        inputs=(ports[0],), outputs=(ports[1],), values=to.values, operations=tuple(to.operations),
+        constants=to.constants,
+    )  # fmt: skip
+    assert differing(checked(with_ranges(graph)), tmp_path, compiled=True) == 0
+
+
 @given(seed=st.integers(0, 99), heads=st.integers(1, 3), tokens=st.integers(1, 6), data=st.data(), masked=st.booleans())
 @settings(max_examples=30)
 def test_onnx_runtime_counts_what_an_input_says(

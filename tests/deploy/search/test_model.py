@@ -187,5 +187,5 @@ def test_a_specimen_lies_in_a_folder_as_other_commands_have_it(monkeypatch: pyte
     monkeypatch.setattr(calibrating, "synthesise", synthesised)
     monkeypatch.setattr(calibrating, "place", not_placed)
     assert len(list(measured(specimens()[:1], PARTS[0], limit_s=1.0))) == 1
-    assert seen[0].parent.name.startswith("stoker-deploy-specimen-")
+    assert seen[0].parent.parent.name.startswith("stoker-deploy-specimen-")
     assert not seen[0].exists()

@@ -50,7 +50,7 @@ def external_files(path: Path) -> list[str]:
 
 
 def _inside(name: str) -> str:
-    """A name below the model's folder in its shortest form: whoever made the model chose it freely."""
+    """A name below the model's folder in its shortest form: who made the model chose it freely."""
     short = posixpath.normpath(name)
     if name.startswith("/") or ".." in name.split("/") or short == "." or "\0" in name or "\\" in name:
         raise ValueError(f"its external data must be in files below its folder, got {name[:200]!r}")

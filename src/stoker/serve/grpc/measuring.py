@@ -14,7 +14,7 @@ from stoker.serve.refusals import malformed
 from stoker.wire.protobuf import BYTES, fields
 
 _MOST_FIELDS = 16_384
-"""Of all messages in a request: raw numbers are one field for each input, and other numbers are packed into one."""
+"""In all messages of a request: raw numbers are one field for each input, and other numbers are packed into one."""
 _NAME, _INPUTS, _OUTPUTS = 1, 5, 6
 _SHAPE, _CONTENTS = 3, 5
 _SIZES = {6: 4, 7: 8}

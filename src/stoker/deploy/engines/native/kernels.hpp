@@ -189,6 +189,7 @@ static inline void visit_window(int y, int x, Visit visit) {
   for (int i = 0; i < G::KH; i++)
     for (int j = 0; j < G::KW; j++) {
       const int row = y * G::SY + i * G::DY - G::PAD[0], column = x * G::SX + j * G::DX - G::PAD[2];
+      asm volatile("");  // one place at a time: GCC 12.2 loses windows where it takes several at once by AVX2
       if (row >= 0 && row < G::H && column >= 0 && column < G::W) visit((i64(row) * G::W + column) * G::C);
     }
 }
