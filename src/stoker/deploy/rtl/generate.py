@@ -86,8 +86,8 @@ class DesignDescription(msgspec.Struct, frozen=True, kw_only=True):
     memories: tuple[str, ...] = ()
     """Files of memories, in order of names."""
     full_speed: bool = True
-    """Whether nothing holds a branch back: FIFOs in front of joins are deep enough, and no rows come from the host, which
-    may take a cycle more; else ``cycles`` are the fewest."""
+    """Whether nothing holds a branch back: FIFOs in front of joins are deep enough, and no rows come from the host,
+    which may take a cycle more; else ``cycles`` are the fewest."""
 
 
 def design_files(structure: Structure, source: str = "") -> dict[str, str]:
