@@ -48,7 +48,8 @@ def full_speed_depths(structure: Structure) -> Depths:
         consumed = node.flow.consumed(np.arange(node.stream.words + 1))
         for at in range(len(node.sources)):
             found[node.name, at] = 2
-            if begin is None:
+            if begin is None:  # nothing ties the branches: each may be a sample ahead of the others
+                found[node.name, at] = max(2, int(consumed[at][-1]))
                 continue
             made = _made(structure, begin, node, np.arange(structure.nodes[begin].stream.words + 1))
             for other in range(len(node.sources)):

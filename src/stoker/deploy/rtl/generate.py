@@ -86,8 +86,7 @@ class DesignDescription(msgspec.Struct, frozen=True, kw_only=True):
     memories: tuple[str, ...] = ()
     """Files of memories, in order of names."""
     full_speed: bool = True
-    """Whether nothing holds a branch back: FIFOs in front of joins are deep enough, and no rows come from the host,
-    which may take a cycle more; else ``cycles`` are the fewest."""
+    """Whether FIFOs in front of joins are so deep that no branch holds another back; else ``cycles`` are the fewest."""
 
 
 def design_files(structure: Structure, source: str = "") -> dict[str, str]:
@@ -129,8 +128,7 @@ def design_files(structure: Structure, source: str = "") -> dict[str, str]:
         },
         constant=tuple(node.layer for node in structure.nodes.values() if node.constant is not None),
         updates=updates_of(structure) if structure.updatable else None, host_tables=structure.host_tables,
-        memories=tuple(sorted(texts.keys() - {*order, top})),
-        full_speed=structure.full_speed and not structure.host_tables,
+        memories=tuple(sorted(texts.keys() - {*order, top})), full_speed=structure.full_speed,
     )  # fmt: skip
     return texts | {DESIGN: msgspec.json.format(msgspec.json.encode(description)).decode() + "\n"}
 
