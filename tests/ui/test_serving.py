@@ -71,6 +71,16 @@ def test_a_few_slow_answers_do_not_move_the_median(with_times: bool) -> None:
     assert ("worst p99" in text) != with_times
 
 
+def test_batches_count_not_seconds() -> None:
+    """A second with 1,000 answers in batches of 10, and one with a lone request."""
+    pair = [
+        msgspec.structs.replace(window(at, answered=count), batch=batch)
+        for at, count, batch in ((1, 1000, 10.0), (2, 1, 1.0))
+    ]
+    (found,) = served_models([STARTED, *pair * 12])
+    assert [row.batch for row in found.rows] == pytest.approx([1001 / 101] * len(found.rows))
+
+
 def test_each_second_says_how_long_its_answers_took() -> None:
     figures = ModelFigures()
     windows = FigureWindows(figures, 0.0)

@@ -9,8 +9,11 @@ import pytest
 
 from stoker.cli.main import main
 from stoker.core.errors import ConfigError
-from stoker.run.serving.arrivals import at_rate, rate_of, read_arrivals
+from stoker.records.events import AnyEvent, ServedWindow
+from stoker.records.runlog import Run
+from stoker.run.serving.arrivals import at_rate, rate_of, read_arrivals, recorded_arrivals
 from stoker.sim.serving import Arrival
+from tests.ui.timeline import make_header, write_run
 
 COSTS = ["serve", "plan", "--costs", "1=1ms,32=4ms", "--p99", "20ms", "--json"]
 
@@ -72,4 +75,54 @@ def test_bursts_need_more_engines_than_the_same_rate_without(
     assert main(COSTS) == 2
     assert "`--rate` or `--arrivals` must be given" in capsys.readouterr().err
     assert main([*COSTS, "--arrivals", str(tmp_path / "none")]) == 2
-    assert "`--arrivals` must be a text file that can be read" in capsys.readouterr().err
+    assert "`--arrivals` must be a run folder or a text file that can be read" in capsys.readouterr().err
+
+
+def second(at_s: int, *, model: str = "digits", **outcomes: int) -> ServedWindow:
+    return ServedWindow(
+        t_s=float(at_s), model=model, version="1", seconds=1.0, outcomes=outcomes, p50_s=None, p99_s=None, batch=None,
+        waiting=0, engines=1, retries=0,
+    )  # fmt: skip
+
+
+def test_a_run_gives_the_requests_of_each_second() -> None:
+    """Refused and dropped ones came as well; malformed ones asked nothing of an engine."""
+    events = [second(1, answered=300), second(2), second(3, answered=20, refused=10, dropped=7, malformed=1000)]
+    found = recorded_arrivals(Path("run"), events, samples=4)
+    assert found == recorded_arrivals(Path("run"), events, "digits", samples=4)
+    assert [each.at_s for each in found] == sorted(each.at_s for each in found)
+    assert found[0].at_s == 0.0
+    assert {each.samples for each in found} == {4}
+    assert len(found) == 337
+    assert sum(each.at_s <= 1.0 for each in found) == 300
+    assert sum(each.at_s > 1.0 + 1.0 - 1 / 30 for each in found) >= 37 - 5
+
+
+@pytest.mark.parametrize(
+    ("events", "model", "told"),
+    [
+        ([], None, r"must be a run of `stoker serve`, got one that served nothing"),
+        ([second(1, answered=9), second(1, model="b", answered=9)], None, r"one of b, digits, got several models"),
+        ([second(1, answered=9)], "other", r"`--served` must name .* one of digits, got other"),
+        ([second(1, answered=1)], None, r"must have 2 requests at different times at least, got 1; serve longer"),
+    ],
+)
+def test_what_is_wrong_with_a_run(events: list[ServedWindow], model: str | None, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        recorded_arrivals(Path("run"), events, model)
+
+
+def test_a_run_is_found_by_its_folder_or_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    events: list[AnyEvent] = [second(at, model=model, answered=100 + 100 * at) for at in (1, 2) for model in ("a", "b")]
+    write_run(Run(header=make_header(), events=events), Path("stoker-runs", "recorded"))
+    for words in ("recorded", "stoker-runs/recorded", "stoker-runs"):
+        assert main([*COSTS, "--arrivals", words, "--served", "b"]) == 0
+        (one,) = json.loads(capsys.readouterr().out)
+        assert one["requests"] == 500
+    assert main([*COSTS, "--arrivals", "recorded"]) == 2
+    assert "one of a, b, got several models" in capsys.readouterr().err
+    assert main([*COSTS, "--rate", "100", "--served", "b"]) == 2
+    assert "`--served` must come with a run folder in `--arrivals`, got none" in capsys.readouterr().err

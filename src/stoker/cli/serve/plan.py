@@ -13,7 +13,8 @@ from stoker.cli.arguments import Parser, amount, duration, whole
 from stoker.cli.output import print_json
 from stoker.core.errors import ConfigError
 from stoker.core.units import format_count, format_seconds, parse_seconds
-from stoker.run.serving.arrivals import at_rate, rate_of, read_arrivals
+from stoker.records.runlog import RUNS_FOLDER, find_run, read_run
+from stoker.run.serving.arrivals import at_rate, rate_of, read_arrivals, recorded_arrivals
 from stoker.run.serving.planning import Demand, Planned, measured, plan
 from stoker.run.serving.sources import ENGINES, split_name
 from stoker.serve.models.version import Costs
@@ -25,11 +26,13 @@ _EPILOG = """\
 Costs of batches are measured on this machine, one engine at a time, or given. The queue is the service's own, on a
 virtual clock: engines do not share cores there, and the front end takes no time.
 Requests arrive independently of each other, or as in the FILE of --arrivals: a line for each, with the time in seconds,
-or TIME,SAMPLES; or CSV with a header that names `at_s`, and `samples` where they differ. With --rate as well, the same
-requests come closer together or farther apart.
+or TIME,SAMPLES; or CSV with a header that names `at_s`, and `samples` where they differ. A run folder of `stoker serve`
+does as well: it keeps how many requests came in each second. With --rate as well, the same requests come closer
+together or farther apart.
 examples:
   stoker serve plan exported/ --rate 2000 --p99 20ms
   stoker serve plan exported/ --arrivals requests.csv --p99 20ms
+  stoker serve plan exported/ --arrivals RUN --rate 4000 --p99 20ms
   stoker serve plan --costs 1=1.1ms,32=4.2ms --rate 2000 --p99 20ms"""
 
 
@@ -57,10 +60,18 @@ def main(argv: list[str]) -> int:
 
 def _arrivals(arguments: argparse.Namespace) -> list[Arrival] | None:
     if arguments.arrivals is None:
+        if arguments.served is not None:
+            raise ConfigError("`--served` must come with a run folder in `--arrivals`, got none")
         if arguments.rate is None:
             raise ConfigError("`--rate` or `--arrivals` must be given; see `stoker serve plan --help`")
         return None
-    found = read_arrivals(arguments.arrivals, arguments.samples)
+    if arguments.arrivals.is_dir() or Path(RUNS_FOLDER, arguments.arrivals).is_dir():
+        folder = find_run(arguments.arrivals)
+        found = recorded_arrivals(folder, read_run(folder).events, arguments.served, arguments.samples)
+    elif arguments.served is not None:
+        raise ConfigError(f"`--served` must come with a run folder in `--arrivals`, got {arguments.arrivals}")
+    else:
+        found = read_arrivals(arguments.arrivals, arguments.samples)
     return at_rate(found, arguments.rate) if arguments.rate is not None else found
 
 
@@ -136,7 +147,8 @@ def _parser() -> Parser:
     add("model", metavar="MODEL", nargs="?", help="as in `stoker serve run`")
     add("--costs", type=_points, metavar="N=TIME,…", help="of batches, instead of a model")
     add("--rate", type=amount(1e-3, 1e7), metavar="N", help="requests a second")
-    add("--arrivals", type=Path, metavar="FILE", help="when requests arrive (default: independently of each other)")
+    add("--arrivals", type=Path, metavar="FILE|RUN", help="when requests arrive (default: independently of each other)")
+    add("--served", metavar="NAME", help="model whose requests RUN has, if it served several")
     add("--p99", type=duration("20ms"), required=True, metavar="TIME", help="99th percentile of answers")
     add("--samples", type=whole(1), default=1, metavar="N", help="of a request, if FILE does not say (default: 1)")
     add("--engine", choices=("auto", *ENGINES), default="auto", help="only this one")

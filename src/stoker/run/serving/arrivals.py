@@ -1,16 +1,20 @@
-"""A trace of requests in a file: when they arrived, and how many samples they had."""
+"""A trace of requests: when they arrived, and how many samples they had; from a file, or from the run of a service."""
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from stoker.core.errors import ConfigError
+from stoker.records.events import Event, ServedWindow
 from stoker.sim.serving import Arrival
 
 _TIME, _SAMPLES = "at_s", "samples"
 _LEAST = 2
+_ARRIVED = ("answered", "refused", "dropped", "failed", "cancelled")
+"""What became of requests that an engine would compute; malformed ones never reach the queue."""
 
 
 def read_arrivals(path: Path, samples: int = 1) -> list[Arrival]:
@@ -29,7 +33,9 @@ def read_arrivals(path: Path, samples: int = 1) -> list[Arrival]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"`--arrivals` must be a text file that can be read, got {path}: {error}") from None
+        raise ConfigError(
+            f"`--arrivals` must be a run folder or a text file that can be read, got {path}: {error}"
+        ) from None
     rows = [
         (number, [cell.strip() for cell in line.split(",")])
         for number, line in enumerate(text.splitlines(), 1)
@@ -42,10 +48,52 @@ def read_arrivals(path: Path, samples: int = 1) -> list[Arrival]:
             raise ConfigError(f"`{path}` must name a column {_TIME} in its first line, got {', '.join(names)[:80]}")
         columns = {name: at for at, name in enumerate(names)}
     found = list(_requests(path, rows, columns, samples))
+    return _from_first(path, found, "a line is a time in seconds, or TIME,SAMPLES")
+
+
+def recorded_arrivals(
+    folder: Path, events: Sequence[Event], model: str | None = None, samples: int = 1, seed: int = 0
+) -> list[Arrival]:  # fmt: skip
+    """The requests that a service had, from the time of the first one on.
+
+    A run keeps how many came in about each second: within it they are taken to have come independently of each other,
+    so that bursts shorter than it are lost.
+
+    Args:
+        folder: of the run, for messages.
+        events: of it.
+        model: whose requests; None for the only one.
+        samples: of a request, which a run does not keep.
+        seed: of the times within a second.
+
+    Raises:
+        ConfigError: the run served nothing, or several models and none is named, or no such model, or no requests.
+    """
+    windows = [event for event in events if isinstance(event, ServedWindow)]
+    names = sorted({each.model for each in windows})
+    if not names:
+        raise ConfigError(f"`{folder}` must be a run of `stoker serve`, got one that served nothing")
+    chosen = names[0] if model is None and len(names) == 1 else model
+    if chosen not in names:
+        raise ConfigError(
+            f"`--served` must name the model whose requests count, one of {', '.join(names)}, got "
+            f"{'several models' if model is None else model}"
+        )
+    chance = random.Random(seed)
+    found: list[Arrival] = []
+    for window in windows:
+        if window.model == chosen:
+            count = sum(window.outcomes.get(outcome, 0) for outcome in _ARRIVED)
+            begun_s = window.t_s - window.seconds
+            times = sorted(begun_s + window.seconds * chance.random() for _ in range(count))
+            found.extend(Arrival(at_s, samples) for at_s in times)
+    return _from_first(folder, sorted(found), "serve longer, or give a FILE of times")
+
+
+def _from_first(path: Path, found: Sequence[Arrival], advice: str) -> list[Arrival]:
     if len(found) < _LEAST or found[-1].at_s <= found[0].at_s:
         raise ConfigError(
-            f"`{path}` must have {_LEAST} requests at different times at least, got {len(found)}; a line is a time in "
-            "seconds, or TIME,SAMPLES"
+            f"`{path}` must have {_LEAST} requests at different times at least, got {len(found)}; {advice}"
         )
     return [each._replace(at_s=each.at_s - found[0].at_s) for each in found]
 

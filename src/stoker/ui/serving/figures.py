@@ -25,6 +25,7 @@ class ServedPoint(msgspec.Struct, frozen=True, kw_only=True):
     p99_s: float | None
     """99th percentile of its answers; in records of earlier versions the highest of its seconds."""
     batch: float | None
+    """Mean samples of its batches, each request of the same size."""
 
 
 class ServedSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,17 +77,23 @@ def _points(windows: Sequence[ServedWindow], most: int) -> list[ServedPoint]:
 def _point(windows: Sequence[ServedWindow]) -> ServedPoint:
     seconds = sum(each.seconds for each in windows)
     shed = sum(each.outcomes.get(kind, 0) for each in windows for kind in ("refused", "dropped"))
-    batches = [each.batch for each in windows if each.batch is not None]
     return ServedPoint(
         from_s=windows[0].t_s - windows[0].seconds, to_s=windows[-1].t_s,
         answers_per_s=sum(map(_answers, windows)) / seconds, shed_per_s=shed / seconds,
         p50_s=_p50_s(windows), p99_s=_most_p99_s(windows) if (p99_s := _quantile_s(windows, 0.99)) is None else p99_s,
-        batch=sum(batches) / len(batches) if batches else None,
+        batch=_batch(windows),
     )  # fmt: skip
 
 
 def _answers(window: ServedWindow) -> int:
     return window.outcomes.get("answered", 0)
+
+
+def _batch(windows: Sequence[ServedWindow]) -> float | None:
+    """All samples over all batches: a second with few batches counts little. None without answers from batches."""
+    pairs = [(_answers(each), each.batch) for each in windows if each.batch]
+    answered = sum(answers for answers, _ in pairs)
+    return answered / sum(answers / batch for answers, batch in pairs) if answered else None
 
 
 def _p50_s(windows: Sequence[ServedWindow]) -> float | None:
