@@ -52,7 +52,7 @@ SHARE_OF_A_MS = st.floats(0.0, 0.5e-3)
 @settings(max_examples=25, deadline=None)
 @given(
     st.floats(1.2, 4.0), st.sampled_from([1, 2]), st.floats(0.7, 1.5), st.floats(0.0, 0.2),
-    st.builds(FrontEnd, SHARE_OF_A_MS, SHARE_OF_A_MS, st.just(0.0), SHARE_OF_A_MS), st.integers(0, 1000),
+    st.builds(FrontEnd, SHARE_OF_A_MS, SHARE_OF_A_MS, st.just(0.0), SHARE_OF_A_MS, st.just(0.0)), st.integers(0, 1000),
 )  # fmt: skip
 def test_whatever_the_belief_is_off_and_the_front_end_takes(
     load: float, engines: int, off: float, noise: float, front: FrontEnd, seed: int
@@ -66,6 +66,13 @@ def test_the_time_until_answers_are_written_is_learned() -> None:
     used, late, _ = overloaded(2.0, noise=0.0, front=FrontEnd(after_s=0.5e-3))
     assert used > 0.9
     assert late < 0.01
+
+
+def test_requests_that_come_at_once_are_read_one_after_another() -> None:
+    queue = ServingQueue(ServingRules(), CURVE, 4)
+    at_once = [Arrival(0.0)] * 4
+    trace = serve_trace(at_once, queue, 4, lambda _: 0.01, math.inf, FrontEnd(core_s=0.001))
+    assert trace.latencies_s == pytest.approx([0.011, 0.012, 0.013, 0.014])
 
 
 def test_an_engine_that_has_its_next_batch_does_not_wait_for_it() -> None:

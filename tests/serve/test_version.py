@@ -87,3 +87,14 @@ async def not_loaded_again() -> None:
 
 def test_requests_do_not_wait_for_a_model_that_is_not_loaded_again() -> None:
     asyncio.run(asyncio.wait_for(not_loaded_again(), 30.0))
+
+
+def test_a_version_that_has_not_started_has_nobody_to_tell() -> None:
+    """Its model does not load: the pool says so before there is a queue."""
+
+    async def missing() -> None:
+        version = played_version("test", PlayedModel())
+        version.engines_missing("the model does not load")
+        await version.close()
+
+    asyncio.run(asyncio.wait_for(missing(), 30.0))

@@ -42,12 +42,14 @@ class FrontEnd(NamedTuple):
         handover_s: of a batch to an idle engine and back, in which that engine computes nothing.
         between_s: of a batch that its engine has already, from the end of the one before it.
         after_s: from the end of a batch until its answers are out.
+        core_s: of its one core for a request, one after another, before the queue has it.
     """
 
     before_s: float = 0.0
     handover_s: float = 0.0
     between_s: float = 0.0
     after_s: float = 0.0
+    core_s: float = 0.0
 
 
 NO_FRONT_END = FrontEnd()
@@ -122,9 +124,14 @@ def serve_trace(
     busy: dict[int, _Running] = {}
     """By batch; each may have the next one of its engine."""
 
+    read_s = -math.inf
+    """When the front end has read all that it has begun."""
+
     def next_arrival() -> None:
+        nonlocal read_s
         if (arrival := next(coming, None)) is not None:
-            heapq.heappush(events, (arrival.at_s + front.before_s, _ARRIVES, next(numbers), arrival))
+            read_s = max(read_s, arrival.at_s) + front.core_s
+            heapq.heappush(events, (read_s + front.before_s, _ARRIVES, next(numbers), arrival))
 
     def chosen(now_s: float, wait_s: float | None) -> _Running | None:
         """The next batch of an engine that is idle, or will be in ``wait_s``."""

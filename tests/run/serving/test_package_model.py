@@ -19,7 +19,7 @@ from stoker.run.serving.package_model import PackageEngine, _specs
 from stoker.run.serving.sources import ModelForm, chosen_forms, forms_of
 from stoker.serve.engine import ANY, Interface
 from stoker.serve.processes.messages import ready_of, warm
-from stoker.serve.processes.probing import _numbers
+from stoker.serve.processes.probing import small_numbers
 from tests.deploy.test_package import small
 
 
@@ -71,7 +71,7 @@ def test_rows_of_several_tables_are_known_by_place() -> None:
     assert (spec.values, spec.highs) == ((0, 49), (1, -1, 2, 49))
     interface = Interface((spec,), (), "test")
     assert ready_of(warm(interface, [(1, 1.0)])).interface == interface
-    tried = _numbers(spec, np.random.default_rng(0)).astype(np.int64)
+    tried = small_numbers(spec, 2, np.random.default_rng(0)).astype(np.int64)
     assert (tried <= np.array([[1, 0], [2, 49]])).all()
 
 

@@ -1,4 +1,4 @@
-"""`stoker serve plan`: which engine and how many, for a rate of requests and a 99th percentile."""
+"""`stoker serve plan`: how many services, which engine and how many, for a rate of requests and a 99th percentile."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from stoker.ui.tables import render_table
 from stoker.ui.terminal import style_for
 
 _EPILOG = """\
-Costs of batches are measured on this machine, one engine at a time, or given. The queue is the service's own, on a
-virtual clock: engines do not share cores there, and the front end takes no time.
+Costs of batches and of the front end are measured on this machine, one engine at a time, or given. The queue is the
+service's own, on a virtual clock: engines do not share cores there. A front end has one core: where requests take more
+of it than there is, they go to several services in turn.
 Requests arrive independently of each other, or as in the FILE of --arrivals: a line for each, with the time in seconds,
 or TIME,SAMPLES; or CSV with a header that names `at_s`, and `samples` where they differ. A run folder of `stoker serve`
 does as well: it keeps how many requests came in each second. With --rate as well, the same requests come closer
@@ -49,12 +50,14 @@ def main(argv: list[str]) -> int:
         rate=arguments.rate or (rate_of(arrivals) if arrivals else 0.0), p99_s=arguments.p99, samples=arguments.samples,
         max_batch=arguments.max_batch,
     )  # fmt: skip
-    found = [plan(engine, costs, demand, arguments.most, arrivals) for engine, costs in _costs(arguments).items()]
+    costs, front_s, words = _costs(arguments)
+    found = [plan(engine, each, demand, arguments.most, arrivals, front_s or 0.0) for engine, each in costs.items()]
     found.sort(key=lambda each: (each.count or math.inf, each.costs[-1][1]))
     if arguments.json:
-        print_json([_record(each) for each in found])
+        print_json([_record(each, front_s) for each in found])
     else:
         _show(found, demand, arguments.most)
+        print(f"\n{words}")
     return 0 if found[0].count is not None else 1
 
 
@@ -75,18 +78,33 @@ def _arrivals(arguments: argparse.Namespace) -> list[Arrival] | None:
     return at_rate(found, arguments.rate) if arguments.rate is not None else found
 
 
-def _costs(arguments: argparse.Namespace) -> dict[str, Costs]:
+def _costs(arguments: argparse.Namespace) -> tuple[dict[str, Costs], float | None, str]:
+    """Of engines by kind, and of the front end for a request, with words; None where it is not known."""
     if (arguments.model is None) == (arguments.costs is None):
         raise ConfigError("`MODEL` or `--costs` must be given, one of both; see `stoker serve plan --help`")
+    front_s, source = arguments.front, "--front"
     if arguments.costs is not None:
-        return {"as given": arguments.costs}
-    _, source = split_name(arguments.model)
-    return measured(source, arguments.engine, arguments.threads, arguments.max_batch)
+        costs, why = {"as given": arguments.costs}, "none is measured without MODEL"
+    else:
+        found = measured(
+            split_name(arguments.model)[1], arguments.engine, arguments.threads, arguments.max_batch, arguments.samples
+        )
+        costs, why = found.costs, found.no_front
+        if front_s is None and found.front is not None:
+            front_s = found.front.binary_s if arguments.body == "binary" else found.front.json_s
+            source = f"--body {arguments.body}"
+    if front_s is None:
+        return costs, None, f"The front end of a service, which has one core, is not counted: {why}; give --front TIME."
+    return costs, front_s, (
+        f"The front end of a service takes {format_seconds(front_s)} of its core for a request ({source}): "
+        f"{1.0 / front_s:,.0f} requests/s at most."
+    )  # fmt: skip
 
 
-def _record(planned: Planned) -> dict[str, object]:
+def _record(planned: Planned, front_s: float | None) -> dict[str, object]:
     return {
-        "engine": planned.engine, "count": planned.count, "costs": planned.costs,
+        "engine": planned.engine, "services": planned.services, "count": planned.count, "costs": planned.costs,
+        "front_s": front_s,
         "p50_s": planned.trace.quantile_s(0.5), "p99_s": planned.trace.quantile_s(0.99),
         "refused": planned.trace.refused, "dropped": planned.trace.dropped,
         "requests": planned.requests, "reason": planned.reason,
@@ -98,11 +116,11 @@ def _show(found: list[Planned], demand: Demand, most: int) -> None:
     best = found[0]
     promise = f"{demand.rate:g} requests/s with a 99th percentile of {format_seconds(demand.p99_s)}"
     if best.count is None:
-        print(f"{promise}: not with {format_count(most, 'engine')} of any kind")
+        print(f"{promise}: not with {_words(best.services, most)} of any kind")
         for each in found:
             print(f"  {each.engine}: {each.reason}")
     else:
-        print(f"{promise}: {format_count(best.count, 'engine')}, {best.engine}")
+        print(f"{promise}: {_words(best.services, best.count)}, {best.engine}")
     rows = [
         (
             each.engine, str(each.count or f"over {most}"), format_seconds(each.trace.quantile_s(0.5)),
@@ -114,6 +132,11 @@ def _show(found: list[Planned], demand: Demand, most: int) -> None:
     style = style_for(sys.stdout, os.environ)
     heading = ("engine", "engines", "p50", "p99", f"shed of {best.requests:,}", "costs of batches")
     print("\n".join(render_table(heading, rows, style, right=(1, 2, 3, 4))))
+
+
+def _words(services: int, engines: int) -> str:
+    count = format_count(engines, "engine")
+    return count if services == 1 else f"{format_count(services, 'service')} with {count} each"
 
 
 def _points(text: str) -> tuple[tuple[int, float], ...]:
@@ -139,7 +162,7 @@ def _points(text: str) -> tuple[tuple[int, float], ...]:
 def _parser() -> Parser:
     parser = Parser(
         prog="stoker serve plan",
-        description="Says which engine and how many keep a promise, by simulating the service's own queue.",
+        description="Says how many services and engines keep a promise, by simulating the service's own queue.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -151,6 +174,11 @@ def _parser() -> Parser:
     add("--served", metavar="NAME", help="model whose requests RUN has, if it served several")
     add("--p99", type=duration("20ms"), required=True, metavar="TIME", help="99th percentile of answers")
     add("--samples", type=whole(1), default=1, metavar="N", help="of a request, if FILE does not say (default: 1)")
+    add("--body", choices=("json", "binary"), default="json", help="how requests have their tensors (default: json)")
+    add(
+        "--front", type=duration("200us"), metavar="TIME",
+        help="of a core that the front end takes for a request (default: measured, with MODEL)",
+    )  # fmt: skip
     add("--engine", choices=("auto", *ENGINES), default="auto", help="only this one")
     add("--threads", type=whole(1, 256), default=1, metavar="N", help="of an engine (default: 1)")
     add("--max-batch", type=whole(1, 4096), default=32, metavar="N", help="most samples at once (default: 32)")

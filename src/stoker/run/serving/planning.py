@@ -1,26 +1,34 @@
-"""`stoker serve plan`: how many engines of which kind, found by the service's own queue on a virtual clock."""
+"""`stoker serve plan`: how many services with how many engines of which kind, by their own queue on a virtual clock."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
+import uvloop
+
+from stoker.core.errors import ServingError
 from stoker.core.units import format_count, format_seconds
 from stoker.run.serving.fetching import found_source
+from stoker.run.serving.front_end import FrontCosts, front_costs
 from stoker.run.serving.sources import ModelForm, chosen_forms
 from stoker.run.serving.template import ModelTemplate
 from stoker.scale.serving import CostCurve, ServingQueue, ServingRules
 from stoker.serve.figures import ModelFigures
 from stoker.serve.models.version import Costs, ModelVersion, VersionSettings
 from stoker.serve.processes.pooled import PoolSettings
-from stoker.sim.serving import Arrival, ServedTrace, poisson, serve_trace
+from stoker.sim.serving import Arrival, FrontEnd, ServedTrace, poisson, serve_trace
 
 REQUESTS = 20_000
 """Length of a simulated trace: 200 of them are beyond the 99th percentile."""
 _SHED_FRAC = 0.001
+_FRONT_FRAC = 0.7
+"""Share of its core that a service's front end may be busy: more requests than usual come at times."""
+_MOST_SERVICES = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +55,9 @@ class Planned:
     Attributes:
         engine: its name.
         costs: samples and seconds.
-        count: engines; None where as many as were tried do not do.
-        requests: of the trace.
+        count: engines of each service; None where as many as were tried do not do.
+        services: that the requests are divided among.
+        requests: of the trace, for one of the services.
         trace: what became of the requests with these, or with the most.
         reason: why as many as were tried do not do, in words; empty where they do.
     """
@@ -56,34 +65,79 @@ class Planned:
     engine: str
     costs: tuple[tuple[int, float], ...]
     count: int | None
+    services: int
     requests: int
     trace: ServedTrace
     reason: str = ""
 
 
-def plan(engine: str, costs: Costs, demand: Demand, most: int, arrivals: Sequence[Arrival] | None = None) -> Planned:
-    """The least engines with which nothing is refused and the 99th percentile is kept.
+def plan(
+    engine: str, costs: Costs, demand: Demand, most: int, arrivals: Sequence[Arrival] | None = None,
+    front_s: float = 0.0,
+) -> Planned:  # fmt: skip
+    """The least services and engines with which nothing is refused and the 99th percentile is kept.
 
     Args:
         engine: name, for the answer.
         costs: of batches.
         demand: what is asked.
-        most: engines to try.
+        most: engines of a service to try.
         arrivals: a trace; None for requests that arrive independently of each other.
+        front_s: of the core of a service's front end for a request.
     """
-    trace = ServedTrace()
-    requests = arrivals if arrivals is not None else list(poisson(demand.rate, REQUESTS, samples=demand.samples))
-    curve = CostCurve(tuple(costs))
     rules = ServingRules(slo_s=demand.p99_s, max_batch=demand.max_batch)
+    trace, curve = ServedTrace(), CostCurve(tuple(costs))
+
+    def share(services: int) -> Sequence[Arrival]:
+        """Of one service: requests of a trace go to them in turn."""
+        if arrivals is not None:
+            return arrivals[::services]
+        return list(poisson(demand.rate / services, REQUESTS, samples=demand.samples))
+
+    services = services_for(share, demand.rate, front_s, (1.0 - rules.margin_frac) * demand.p99_s)
+    requests = share(services)
     # Where one request alone takes too long, no number of engines does.
-    hopeless = curve.seconds(min([each.samples for each in requests])) > demand.p99_s
-    for count in range(most if hopeless else 1, most + 1):
-        trace = serve_trace(requests, ServingQueue(rules, curve, count), count, curve.seconds, demand.p99_s)
+    hopeless = front_s + curve.seconds(min([each.samples for each in requests])) > demand.p99_s
+    front = FrontEnd(core_s=front_s)
+    count = None
+    for tried in range(most if hopeless else 1, most + 1):
+        trace = serve_trace(requests, ServingQueue(rules, curve, tried), tried, curve.seconds, demand.p99_s, front)
         shed = trace.refused + trace.dropped
         if trace.quantile_s(0.99) <= demand.p99_s and shed <= _SHED_FRAC * len(requests):
-            return Planned(engine=engine, costs=curve.points, count=count, requests=len(requests), trace=trace)
-    reason = _reason(curve, rules, requests, most, trace)
-    return Planned(engine=engine, costs=curve.points, count=None, requests=len(requests), trace=trace, reason=reason)
+            count = tried
+            break
+    reason = "" if count is not None else _reason(curve, rules, requests, most, trace)
+    return Planned(
+        engine=engine, costs=curve.points, count=count, services=services, requests=len(requests), trace=trace,
+        reason=reason,
+    )  # fmt: skip
+
+
+def services_for(
+    share: Callable[[int], Sequence[Arrival]], rate: float, front_s: float, allowed_s: float
+) -> int:  # fmt: skip
+    """Services whose front ends keep up: busy for at most 70 % of the time, and seldom long behind.
+
+    Args:
+        share: requests of one service, by the number of services.
+        rate: of all requests a second.
+        front_s: of a front end's core for one.
+        allowed_s: that the 99th percentile of the way through a front end may be, if a request alone does not take it.
+    """
+    services = max(1, math.ceil(rate * front_s / _FRONT_FRAC))
+    most_s = max(allowed_s, front_s)
+    while front_s > 0.0 and services < _MOST_SERVICES and _way_s(share(services), front_s) > most_s:
+        services += 1
+    return services
+
+
+def _way_s(requests: Sequence[Arrival], front_s: float) -> float:
+    """The 99th percentile of the way through one front end."""
+    read_s, ways_s = -math.inf, list[float]()
+    for each in requests:
+        read_s = max(read_s, each.at_s) + front_s
+        ways_s.append(read_s - each.at_s)
+    return sorted(ways_s)[math.ceil(0.99 * len(ways_s)) - 1]
 
 
 def _reason(
@@ -112,32 +166,60 @@ def _reason(
     )
 
 
-def measured(source: str, engine: str, threads: int, max_batch: int) -> dict[str, Costs]:
-    """What batches cost an engine of this machine, alone, by the engines of a model.
+@dataclass(frozen=True, kw_only=True)
+class MeasuredModel:
+    """What a model costs on this machine.
+
+    Attributes:
+        costs: of batches, on an engine alone, by the kinds of engines.
+        front: of the front end's core for a request; None where that could not be measured.
+        no_front: why, in words.
+    """
+
+    costs: dict[str, Costs]
+    front: FrontCosts | None
+    no_front: str = ""
+
+
+def measured(source: str, engine: str, threads: int, max_batch: int, samples: int) -> MeasuredModel:
+    """Measures engines and the front end, one after another.
 
     Args:
         source: of the model.
         engine: the only one, or ``auto``.
         threads: of an engine.
         max_batch: samples that run together.
+        samples: of a request.
 
     Raises:
         ConfigError: there is no model, or none for this engine.
         ServingError: it cannot be fetched, or does not load.
     """
 
-    async def each() -> dict[str, Costs]:
+    async def each() -> MeasuredModel:
         found = await found_source(source, threads)
         try:
             forms = chosen_forms(found.forms, engine)
-            return {form.engine: await _measured(form, max_batch) for form in forms}
+            front, why = None, ""
+            costs: dict[str, Costs] = {}
+            for form in forms:
+                async with _started(form, max_batch) as version:
+                    costs[form.engine] = version.costs
+                    if front is None and not why:
+                        try:
+                            front = await front_costs(version, samples)
+                        except ServingError as error:  # a model may not take numbers that are made up
+                            why = str(error)
+            return MeasuredModel(costs=costs, front=front, no_front=why)
         finally:
             await found.close()
 
-    return asyncio.run(each())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # that of the service
+        return runner.run(each())
 
 
-async def _measured(form: ModelForm, max_batch: int) -> Costs:
+@contextlib.asynccontextmanager
+async def _started(form: ModelForm, max_batch: int) -> AsyncGenerator[ModelVersion]:
     rules = ServingRules(max_batch=max_batch)
     lost: list[str] = []
     template = ModelTemplate()
@@ -147,7 +229,8 @@ async def _measured(form: ModelForm, max_batch: int) -> Costs:
         lambda costs, engines: ServingQueue(rules, CostCurve(tuple(costs)), engines), ModelFigures(), lost.append,
     )  # fmt: skip
     try:
-        return (await version.start()).costs
+        await version.start()
+        yield version
     finally:
         await version.close()
         template.close()

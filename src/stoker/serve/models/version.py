@@ -235,10 +235,12 @@ class ModelVersion:
 
     def engines_missing(self, reason: str) -> None:
         """Requests that wait do not wait for what may never come."""
+        if self._policy is None:  # none came yet: it does not load
+            return
         waiting = {number: item for number, item in self._pending.items() if not item.running}
         for number in waiting:
-            self.policy.cancel(number)
-        self.policy.next_batch(monotonic())  # forgets them: it predicts nothing of what does not wait
+            self._policy.cancel(number)
+        self._policy.next_batch(monotonic())  # forgets them: it predicts nothing of what does not wait
         for item in waiting.values():
             self._leave(item)
             self._unanswered(item, reason)

@@ -24,7 +24,7 @@ def mixed(engine: ModelEngine) -> str:
         engine: whose inputs and outputs have free first axes.
     """
     random = np.random.default_rng(0)
-    both = {spec.name: _numbers(spec, random) for spec in engine.interface.inputs}
+    both = {spec.name: _two_that_differ(spec, random) for spec in engine.interface.inputs}
     first, last = ({name: array[place : place + 1] for name, array in both.items()} for place in (0, 1))
     try:
         alone = [_copied(engine.run(each)) for each in (first, last)]
@@ -48,18 +48,35 @@ def _copied(outputs: Arrays) -> dict[str, npt.NDArray[np.generic]]:
     return {name: np.array(array) for name, array in outputs.items()}
 
 
-def _numbers(spec: TensorSpec, random: np.random.Generator) -> npt.NDArray[np.generic]:
-    """Two samples that differ, of small numbers: rows of a table, for instance, are few in some models."""
-    shape = (2, *(max(size, 1) for size in spec.shape[1:]))
+def small_numbers(spec: TensorSpec, samples: int, random: np.random.Generator) -> npt.NDArray[np.generic]:
+    """Numbers that a model is likely to take, for an input: small ones, as the rows of a table are few in some models.
+
+    Args:
+        spec: of the input; free sizes other than the first are 1.
+        samples: size of the first axis.
+        random: source of the numbers.
+    """
+    shape = (max(samples, 1), *(max(size, 1) for size in spec.shape[1:])) if spec.shape else ()
     if spec.dtype.kind == "f":
         return (random.random(shape) - 0.5).astype(spec.dtype)
     low, high = spec.values or (0, 1)
-    found = random.integers(low, min(high, low + 255), shape, endpoint=True)
-    flat = found.reshape(2, -1)
-    if (flat[0] == flat[1]).all():
-        flat[1] = low + high - flat[0] if high - low < 256 else low + (flat[0] == low)
-    if spec.highs:  # columns of tables of several sizes; 0 where nothing reads one
-        found = np.minimum(found, np.maximum(np.reshape(spec.highs, shape[1:]), 0))
+    return _within(spec, random.integers(low, min(high, low + 255), shape, endpoint=True))
+
+
+def _two_that_differ(spec: TensorSpec, random: np.random.Generator) -> npt.NDArray[np.generic]:
+    found = small_numbers(spec, 2, random)
+    if spec.dtype.kind != "f" and (found[0] == found[1]).all():
+        low, high = spec.values or (0, 1)
+        first = found[:1].astype(np.int64)
+        other = low + high - first if high - low < 256 else low + (first == low)
+        found[1:] = _within(spec, other)
+    return found
+
+
+def _within(spec: TensorSpec, found: npt.NDArray[np.int64]) -> npt.NDArray[np.generic]:
+    """For columns of tables of several sizes; 0 where nothing reads one."""
+    if spec.highs:
+        found = np.minimum(found, np.maximum(np.reshape(spec.highs, spec.shape[1:]), 0))
     return found.astype(spec.dtype)
 
 

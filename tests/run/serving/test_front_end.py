@@ -1,0 +1,91 @@
+"""The front end of a service in a plan: how many services, what it takes of real ones, and requests of every type."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.cli.main import main
+from stoker.deploy.package.folder import write_package
+from stoker.run.serving.front_end import inference_request
+from stoker.run.serving.planning import services_for
+from stoker.serve.engine import ANY, Interface, TensorSpec
+from stoker.serve.protocol.datatypes import DTYPES
+from stoker.serve.protocol.requests import RequestParser
+from stoker.sim.serving import Arrival, poisson
+from tests.deploy.test_package import small
+
+COSTS = ["serve", "plan", "--costs", "1=1ms,32=4ms", "--p99", "20ms"]
+
+
+@given(st.floats(1.0, 1e5), st.floats(1e-6, 2e-3))
+def test_services_are_the_least_that_keep_up(rate: float, front_s: float) -> None:
+    """Requests at equal distances never wait: the share of the core alone decides."""
+
+    def share(services: int) -> list[Arrival]:
+        return [Arrival(at * services / rate) for at in range(100)]
+
+    found = services_for(share, rate, front_s, allowed_s=1.0)
+    assert rate * front_s / found <= 0.7 + 1e-9
+    assert found == 1 or rate * front_s / (found - 1) > 0.7 - 1e-9
+
+
+def test_what_comes_at_once_needs_more_services() -> None:
+    """Bursts of 100 requests of 1 ms, within 20 ms for 99 of 100: 99 % of what a burst leaves to each."""
+    bursts = [Arrival(second) for second in np.repeat(np.arange(10.0), 100)]
+    assert services_for(lambda services: bursts[::services], 100.0, 1e-3, allowed_s=0.0201) == 5
+    assert services_for(lambda services: bursts[::services], 100.0, 0.0, allowed_s=0.02) == 1
+
+
+def test_a_plan_divides_what_one_front_end_cannot_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*COSTS, "--rate", "10000"]) == 0
+    told = capsys.readouterr().out
+    assert "20.0 ms: 2 engines, as given" in told
+    assert "is not counted: none is measured without MODEL; give --front TIME" in told
+    assert main([*COSTS, "--rate", "10000", "--front", "200us"]) == 0
+    told = capsys.readouterr().out
+    assert "20.0 ms: 3 services with 1 engine each, as given" in told
+    assert "takes 200 us of its core for a request (--front): 5,000 requests/s at most" in told
+
+
+def test_a_trace_goes_to_services_in_turn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "arrivals"
+    path.write_text("".join(f"{each.at_s}\n" for each in poisson(10_000.0, 3000)))
+    assert main([*COSTS, "--arrivals", str(path), "--front", "200us", "--json"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)
+    assert (one["services"], one["requests"]) == (3, 1000)
+    assert one["front_s"] == pytest.approx(2e-4)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("name", DTYPES)
+def test_requests_are_what_the_service_reads(name: str, binary: bool) -> None:
+    dtype = DTYPES[name]
+    values = (0, 7) if dtype.kind in "iu" else None
+    taken = (TensorSpec("x", dtype, (ANY, 3, ANY), values), TensorSpec("at", np.dtype("<i8"), (ANY,)))
+    interface = Interface(taken, (TensorSpec("y", np.dtype("<f4"), (ANY,)),), "test")
+    head, body = inference_request(interface, 5, binary=binary).split(b"\r\n\r\n", 1)
+    lengths = dict(line.split(b": ") for line in head.split(b"\r\n")[1:])
+    assert int(lengths[b"Content-Length"]) == len(body)
+    found = RequestParser(interface, 1024).parse(body, int(lengths.get(b"Inference-Header-Content-Length", len(body))))
+    assert [(each.shape, each.dtype) for each in found.inputs] == [((5, 3, 1), dtype), ((5,), np.dtype("<i8"))]
+    assert found.samples == 5
+    assert found.outputs == [("y", binary)]
+
+
+@pytest.mark.integration
+def test_a_model_is_measured_with_its_front_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_package(tmp_path / "p", small(), "small")
+    words = ["serve", "plan", str(tmp_path / "p"), "--engine", "int", "--rate", "100", "--p99", "1s", "--json"]
+    assert main(words) == 0
+    (small_one,) = json.loads(capsys.readouterr().out)
+    assert main([*words, "--samples", "512"]) == 0
+    (large,) = json.loads(capsys.readouterr().out)
+    assert 1e-5 < small_one["front_s"] < 5e-3
+    assert large["front_s"] > 1.5 * small_one["front_s"]  # a thousand numbers to read in place of two
+    assert small_one["services"] == large["services"] == 1
