@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stoker.cli.main import main
 from stoker.deploy.package.folder import write_package
-from stoker.run.serving.front_end import inference_request
+from stoker.run.serving.measuring import inference_request
 from stoker.run.serving.planning import services_for
 from stoker.serve.engine import ANY, Interface, TensorSpec
 from stoker.serve.protocol.datatypes import DTYPES

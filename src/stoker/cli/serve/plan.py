@@ -11,11 +11,13 @@ from pathlib import Path
 
 from stoker.cli.arguments import Parser, amount, duration, whole
 from stoker.cli.output import print_json
+from stoker.cli.serve.run import SERVED_BY
 from stoker.core.errors import ConfigError
+from stoker.core.extras import require
 from stoker.core.units import format_count, format_seconds, parse_seconds
 from stoker.records.runlog import RUNS_FOLDER, find_run, read_run
 from stoker.run.serving.arrivals import at_rate, rate_of, read_arrivals, recorded_arrivals
-from stoker.run.serving.planning import Demand, Planned, measured, plan
+from stoker.run.serving.planning import Demand, Planned, plan
 from stoker.run.serving.sources import ENGINES, split_name
 from stoker.serve.models.version import Costs
 from stoker.sim.serving import Arrival
@@ -79,13 +81,17 @@ def _arrivals(arguments: argparse.Namespace) -> list[Arrival] | None:
 
 
 def _costs(arguments: argparse.Namespace) -> tuple[dict[str, Costs], float | None, str]:
-    """Of engines by kind, and of the front end for a request, with words; None where it is not known."""
+    """Costs of engines by kind, and of the front end for a request, with words; None where that is not known."""
     if (arguments.model is None) == (arguments.costs is None):
         raise ConfigError("`MODEL` or `--costs` must be given, one of both; see `stoker serve plan --help`")
     front_s, source = arguments.front, "--front"
     if arguments.costs is not None:
         costs, why = {"as given": arguments.costs}, "none is measured without MODEL"
     else:
+        for module in SERVED_BY:
+            require(module, extra="serve")
+        from stoker.run.serving.measuring import measured  # imported here: costs that are given need no extra
+
         found = measured(
             split_name(arguments.model)[1], arguments.engine, arguments.threads, arguments.max_batch, arguments.samples
         )

@@ -21,7 +21,8 @@ from stoker.scale.serving import ServingRules
 from stoker.ui.serving import ServedLine
 from stoker.ui.terminal import style_for
 
-_NEEDED = ("uvicorn", "uvloop", "httptools", "starlette", "prometheus_client")
+SERVED_BY = ("uvicorn", "uvloop", "httptools", "starlette", "prometheus_client")
+"""What is asked of the extra `serve`."""
 _EPILOG = """\
 MODEL is [NAME=]SOURCE; SOURCE is a file of torch.export (.pt2) or ONNX (.onnx), a folder with one of each, a package of
 `stoker deploy quantise` (PACKAGE@DESIGN with a folder of `stoker deploy rtl`, for --engine rtl), a URL of one of these,
@@ -46,7 +47,7 @@ def main(argv: list[str]) -> int:
         ServingError: a model does not load.
     """
     arguments = _parser().parse_args(argv)
-    for module in _NEEDED:
+    for module in SERVED_BY:
         require(module, extra="serve")
     if arguments.grpc_port is not None:
         for module in ("grpc", "google.protobuf"):

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import functools
 import math
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import uvloop
-
-from stoker.core.errors import ServingError
 from stoker.core.units import format_count, format_seconds
-from stoker.run.serving.fetching import found_source
-from stoker.run.serving.front_end import FrontCosts, front_costs
-from stoker.run.serving.sources import ModelForm, chosen_forms
-from stoker.run.serving.template import ModelTemplate
 from stoker.scale.serving import CostCurve, ServingQueue, ServingRules
-from stoker.serve.figures import ModelFigures
-from stoker.serve.models.version import Costs, ModelVersion, VersionSettings
-from stoker.serve.processes.pooled import PoolSettings
+from stoker.serve.models.version import Costs
 from stoker.sim.serving import Arrival, FrontEnd, ServedTrace, poisson, serve_trace
 
 REQUESTS = 20_000
@@ -89,7 +77,7 @@ def plan(
     trace, curve = ServedTrace(), CostCurve(tuple(costs))
 
     def share(services: int) -> Sequence[Arrival]:
-        """Of one service: requests of a trace go to them in turn."""
+        """Requests of one service: those of a trace go to services in turn."""
         if arrivals is not None:
             return arrivals[::services]
         return list(poisson(demand.rate / services, REQUESTS, samples=demand.samples))
@@ -164,73 +152,3 @@ def _reason(
         f"of {len(requests):,} requests {trace.refused + trace.dropped:,} are refused or dropped when many come at "
         "once; allow more engines with --most"
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasuredModel:
-    """What a model costs on this machine.
-
-    Attributes:
-        costs: of batches, on an engine alone, by the kinds of engines.
-        front: of the front end's core for a request; None where that could not be measured.
-        no_front: why, in words.
-    """
-
-    costs: dict[str, Costs]
-    front: FrontCosts | None
-    no_front: str = ""
-
-
-def measured(source: str, engine: str, threads: int, max_batch: int, samples: int) -> MeasuredModel:
-    """Measures engines and the front end, one after another.
-
-    Args:
-        source: of the model.
-        engine: the only one, or ``auto``.
-        threads: of an engine.
-        max_batch: samples that run together.
-        samples: of a request.
-
-    Raises:
-        ConfigError: there is no model, or none for this engine.
-        ServingError: it cannot be fetched, or does not load.
-    """
-
-    async def each() -> MeasuredModel:
-        found = await found_source(source, threads)
-        try:
-            forms = chosen_forms(found.forms, engine)
-            front, why = None, ""
-            costs: dict[str, Costs] = {}
-            for form in forms:
-                async with _started(form, max_batch) as version:
-                    costs[form.engine] = version.costs
-                    if front is None and not why:
-                        try:
-                            front = await front_costs(version, samples)
-                        except ServingError as error:  # a model may not take numbers that are made up
-                            why = str(error)
-            return MeasuredModel(costs=costs, front=front, no_front=why)
-        finally:
-            await found.close()
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # that of the service
-        return runner.run(each())
-
-
-@contextlib.asynccontextmanager
-async def _started(form: ModelForm, max_batch: int) -> AsyncGenerator[ModelVersion]:
-    rules = ServingRules(max_batch=max_batch)
-    lost: list[str] = []
-    template = ModelTemplate()
-    version = ModelVersion(
-        form.text, functools.partial(template.start, form),
-        VersionSettings(pool=PoolSettings(engines=1, max_batch=max_batch)),
-        lambda costs, engines: ServingQueue(rules, CostCurve(tuple(costs)), engines), ModelFigures(), lost.append,
-    )  # fmt: skip
-    try:
-        await version.start()
-        yield version
-    finally:
-        await version.close()
-        template.close()

@@ -1,26 +1,37 @@
-"""What a service takes of its own core for a request, engines aside: measured with real requests over loopback."""
+"""What a model costs on this machine, for a plan: batches on its engines, and a request at the service's front end.
+
+The front end is measured with real requests over loopback, by the time of this process; engines and clients have others.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import math
 import socket
 import sys
 import time
-from collections.abc import MutableMapping
+from collections.abc import AsyncGenerator, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
+import uvloop
 
 from stoker.core.errors import ServingError
+from stoker.run.serving.fetching import found_source
+from stoker.run.serving.sources import ModelForm, chosen_forms
+from stoker.run.serving.template import ModelTemplate
+from stoker.scale.serving import CostCurve, ServingQueue, ServingRules
 from stoker.serve.engine import Interface
 from stoker.serve.figures import ModelFigures
 from stoker.serve.http.door import ClientBounds, InferenceDoor, OpenModel, Receive, Send
 from stoker.serve.http.server import Shutdown, serve_until_told
 from stoker.serve.models.served_model import ServedModel
-from stoker.serve.models.version import ModelVersion
+from stoker.serve.models.version import Costs, ModelVersion, VersionSettings
+from stoker.serve.processes.pooled import PoolSettings
 from stoker.serve.processes.probing import small_numbers
 from stoker.serve.protocol.datatypes import name_of
 
@@ -42,6 +53,76 @@ class FrontCosts:
 
     json_s: float
     binary_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredModel:
+    """What a model costs on this machine.
+
+    Attributes:
+        costs: of batches, on an engine alone, by the kinds of engines.
+        front: of the front end's core for a request; None where that could not be measured.
+        no_front: why, in words.
+    """
+
+    costs: dict[str, Costs]
+    front: FrontCosts | None
+    no_front: str = ""
+
+
+def measured(source: str, engine: str, threads: int, max_batch: int, samples: int) -> MeasuredModel:
+    """Measures engines and the front end, one after another.
+
+    Args:
+        source: of the model.
+        engine: the only one, or ``auto``.
+        threads: of an engine.
+        max_batch: samples that run together.
+        samples: of a request.
+
+    Raises:
+        ConfigError: there is no model, or none for this engine.
+        ServingError: it cannot be fetched, or does not load.
+    """
+
+    async def each() -> MeasuredModel:
+        found = await found_source(source, threads)
+        try:
+            forms = chosen_forms(found.forms, engine)
+            front, why = None, ""
+            costs: dict[str, Costs] = {}
+            for form in forms:
+                async with _started(form, max_batch) as version:
+                    costs[form.engine] = version.costs
+                    if front is None and not why:
+                        try:
+                            front = await front_costs(version, samples)
+                        except ServingError as error:  # a model may not take numbers that are made up
+                            why = str(error)
+            return MeasuredModel(costs=costs, front=front, no_front=why)
+        finally:
+            await found.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # that of the service
+        return runner.run(each())
+
+
+@contextlib.asynccontextmanager
+async def _started(form: ModelForm, max_batch: int) -> AsyncGenerator[ModelVersion]:
+    rules = ServingRules(max_batch=max_batch)
+    lost: list[str] = []
+    template = ModelTemplate()
+    version = ModelVersion(
+        form.text, functools.partial(template.start, form),
+        VersionSettings(pool=PoolSettings(engines=1, max_batch=max_batch)),
+        lambda costs, engines: ServingQueue(rules, CostCurve(tuple(costs)), engines), ModelFigures(), lost.append,
+    )  # fmt: skip
+    try:
+        await version.start()
+        yield version
+    finally:
+        await version.close()
+        template.close()
 
 
 async def front_costs(version: ModelVersion, samples: int) -> FrontCosts:
