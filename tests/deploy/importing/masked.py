@@ -86,6 +86,11 @@ def shorter(self: nn.Module, x: torch.Tensor, lengths: torch.Tensor) -> torch.Te
     return attended(self, x, (torch.arange(LENGTH) < lengths[:, None])[:, None, None])
 
 
+def summed_up(self: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The first three that count."""
+    return attended(self, x, ((mask.cumsum(1) <= 3) & mask)[:, None, None])
+
+
 def averaged(self: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """A mean over what counts, after a layer whose results elsewhere are 0."""
     hidden = self.l(x).masked_fill(~mask.unsqueeze(-1), 0.0)
@@ -156,5 +161,6 @@ def masked_models() -> dict[str, tuple[nn.Module, Callable[[int], Inputs]]]:
         "token": (of(with_a_token, token=nn.Embedding(1, WIDTH)), whole),
         "both ways": (of(both_ways), truth),
         "lengths": (of(shorter), lambda count: (rows(count), torch.randint(1, LENGTH + 1, (count,)))),
+        "summed up": (of(summed_up), truth),
         "averaged": (of(averaged), truth),
     }  # fmt: skip

@@ -15,6 +15,7 @@ from torch import fx
 
 from stoker.deploy.floating.operations import (
     FloatConcat,
+    FloatConstant,
     FloatConvolution,
     FloatEmbedding,
     FloatLinear,
@@ -294,7 +295,13 @@ def _norm(at: Matcher, node: fx.Node) -> None:
 def _embedding(at: Matcher, node: fx.Node) -> None:
     given = arguments(node)
     table = at.weight(node, given["weight"], "weight")
-    at.add(FloatEmbedding, node, [at.value(node, given["indices"])], table=table)
+    at.masks.check_rows(node, given["indices"], len(table))
+    source = at.value(node, given["indices"])
+    last = at.operations[-1] if at.operations else None
+    if isinstance(last, FloatConstant) and last.name == source:  # token types that are all 0, say
+        at.alias(node, at.constant(node, torch.from_numpy(table[last.array.astype(int)])))
+    else:
+        at.add(FloatEmbedding, node, [source], table=table)
 
 
 def _embedding_bag(at: Matcher, node: fx.Node) -> None:
@@ -312,6 +319,7 @@ def _embedding_bag(at: Matcher, node: fx.Node) -> None:
     source = indices.args[0] if "reshape" in str(indices.target) or "view" in str(indices.target) else None
     if not isinstance(step, int) or not isinstance(source, fx.Node) or len(at.shapes.get(source.name, ())) != 2:
         raise at.refused(node, "rows must come as (batch, bag), without offsets")
+    at.masks.check_rows(node, source, len(table))
     name = at.add(FloatEmbedding, node, [at.value(node, source)], table=table, bag="mean" if mode == 1 else "sum")
     at.shapes[name] = (-1, table.shape[1])
 
@@ -450,7 +458,10 @@ def _converted(at: Matcher, node: fx.Node) -> None:
             "and leave it out of the module"
         )  # fmt: skip
     if before.dtype.is_floating_point and not value.dtype.is_floating_point:
-        raise at.refused(node, "real numbers must not become whole ones; leave it out of the module")
+        raise at.refused(
+            node, "real numbers must not become whole ones or truth values; leave it out of the module, and give what "
+            "comes of it as an input"
+        )  # fmt: skip
     at.alias(node, source)
 
 

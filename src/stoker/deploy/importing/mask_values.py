@@ -18,6 +18,7 @@ from stoker.deploy.floating.operations import (
     FloatPermute,
     FloatProduct,
     FloatReshape,
+    FloatRunningSum,
     FloatSlice,
     GivenGrid,
 )
@@ -77,7 +78,7 @@ class MaskValues:
         """A function as a value that is repeated along its axes, but for the batch's."""
         if not function.arguments:
             sizes = [abs(size) if size > 0 else 1 for size in function.shape]
-            return self.add(node, FloatConstant, (), sizes, 2, array=np.full(sizes, float(table)))
+            return self.add(node, FloatConstant, (), sizes, int(table) + 1, array=np.full(sizes, float(table)))
         narrow = name = self.written(node, function, table)
         sizes = list(self._at.shapes[name])
         for axis, into in enumerate(function.shape):
@@ -115,6 +116,30 @@ class MaskValues:
                 made = self.add(node, FloatProduct, (made, each), shape, 2)
         self._made[key] = made
         return made
+
+    def summed(self, node: fx.Node, source: str, axis: int, count: int) -> str:
+        """Sums up to and with each place along an axis of a value; so many numbers are possible."""
+        shape = self._at.shapes[source]
+        order = (*(at for at in range(len(shape)) if at != axis), axis)
+        turned = tuple(shape[at] for at in order)
+        if axis != order[axis]:
+            source = self._once(node, FloatPermute, (source,), turned, order=order)
+        key = "sum", source
+        if key not in self._made:
+            self._made[key] = self.add(node, FloatRunningSum, (source,), turned, count)
+        if axis == order[axis]:
+            return self._made[key]
+        return self._once(
+            node, FloatPermute, (self._made[key],), shape, order=tuple(map(order.index, range(len(order))))
+        )
+
+    def is_moved(self, name: str) -> bool:
+        """Whether a value is numbers of inputs, as they are."""
+        made = next((each for each in self._at.operations if each.name == name), None)
+        if made is None:
+            return True
+        moves = isinstance(made, (FloatConcat, FloatPermute, FloatReshape, FloatSlice))
+        return moves and all(self.is_moved(each) for each in made.sources)
 
     def looked_up(self, node: fx.Node, argument: WholeArgument, table: NDArray[Any]) -> WholeArgument:
         """What a table has for the numbers of a value."""
