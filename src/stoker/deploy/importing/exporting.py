@@ -42,7 +42,7 @@ class Captured:
         tensors: parameters, buffers and constants by placeholder.
         inputs: placeholders of the module's arguments, in their order.
         outputs: nodes of its results.
-        names: of its results: the keys of a dict, otherwise ``output``, or ``output_0`` and so on.
+        names: of its results: the keys of a dict, ``output_0`` and so on of a tuple or list, otherwise ``output``.
     """
 
     graph_module: fx.GraphModule
