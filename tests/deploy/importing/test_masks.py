@@ -34,7 +34,18 @@ pytestmark = pytest.mark.integration
 MODELS = masked_models()
 COMPILED = ("causal encoder", "both ways", "averaged")
 """Of those, C++ is compiled in `make test`."""
-FEW = (*COMPILED, "encoder layer", "weights wanted", "chosen", "flattened", "lengths", "across", "summed up")
+FEW = (
+    *COMPILED,
+    "encoder layer",
+    "weights wanted",
+    "chosen",
+    "flattened",
+    "lengths",
+    "across",
+    "summed up",
+    "biased",
+    "biased and masked",
+)
 """What `make test` imports; between them they have most forms."""
 Arrays = dict[str, np.ndarray]
 

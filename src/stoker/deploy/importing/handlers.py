@@ -232,7 +232,7 @@ def _attention(at: Matcher, node: fx.Node) -> None:
     if given.get("enable_gqa"):
         raise at.refused(node, "`enable_gqa` must be off")
     size, rank = at.shapes[query][-1], len(at.shapes[query])
-    rows, columns = at.shapes[query][-2], at.shapes[key][-2]
+    columns = at.shapes[key][-2]
     factor = size**-0.5 if given.get("scale") is None else float(given["scale"])
     turned = f"{node.name}.key"
     order = (*range(rank - 2), rank - 1, rank - 2)
@@ -241,19 +241,19 @@ def _attention(at: Matcher, node: fx.Node) -> None:
     scores, shares = f"{node.name}.scores", f"{node.name}.shares"
     at.add(FloatMatMul, node, [query, turned], name=scores, factor=factor)
     at.shapes[scores] = (*at.shapes[query][:-1], columns)
-    counts, mask = _mask(at, node, given, rows, columns)
-    at.add(FloatSoftmax, node, [scores, *([counts] if counts else [])], name=shares, mask=mask)
+    read, counts, mask = _mask(at, node, given, scores)
+    at.add(FloatSoftmax, node, [read, *([counts] if counts else [])], name=shares, mask=mask)
     at.shapes[shares] = at.shapes[scores]
     at.add(FloatMatMul, node, [shares, value])
 
 
-def _mask(at: Matcher, node: fx.Node, given: dict[str, Any], rows: int, columns: int) -> tuple[str | None, Any]:
-    """What an attention counts: a value that says so, or 0 and 1; neither for all."""
+def _mask(at: Matcher, node: fx.Node, given: dict[str, Any], scores: str) -> tuple[str, str | None, Any]:
+    """An attention's scores and what counts of them: a value that says so, or 0 and 1; neither for all."""
     if given.get("is_causal"):
-        return None, np.tril(np.ones((rows, columns), np.int8))
+        return scores, None, np.tril(np.ones(at.shapes[scores][-2:], np.int8))
     if given.get("attn_mask") is None:
-        return None, None
-    return at.masks.counts(node, given["attn_mask"], len(at.shape(node)))
+        return scores, None, None
+    return at.masks.counts(node, given["attn_mask"], scores)
 
 
 def _softmax(log: bool) -> Handler:

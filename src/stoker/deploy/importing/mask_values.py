@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,20 @@ from stoker.deploy.floating.operations import (
     GivenGrid,
 )
 from stoker.deploy.importing.matching import Matcher
-from stoker.deploy.importing.whole_functions import WholeArgument, WholeFunction, of_number, of_value
+from stoker.deploy.importing.whole_functions import (
+    WholeArgument,
+    WholeFunction,
+    of_number,
+    of_value,
+    without_idle,
+)
 from stoker.deploy.lowering.layout import Atom, Group
 
+LEAST = -1e4
+"""What is added to scores and is at most this leaves an element out: -10,000, the least number and -inf are usual."""
 _MOST_COMBINATIONS = 1 << 16
 """The largest table by several values: combinations of their numbers."""
-_MOST_DIFFERENT = 1 << 8
+_MOST_DIFFERENT = 1 << 12
 """Numbers of a constant that a mask is made of."""
 
 
@@ -68,11 +77,29 @@ class MaskValues:
         """The tensor of a function of constants; axes that are repeated have size 1."""
         atoms = [atom for group in _groups(function) for atom in group]
         places = [_placed(self._fixed[each.value].numpy(), each, atoms) for each in function.arguments]
-        numbers = function.results.to(torch.int8).numpy()[tuple(places)]
+        results = function.results.to(torch.int8) if function.results.dtype == torch.bool else function.results
+        numbers = results.numpy()[tuple(places)]
         sizes = [atom.size for atom in atoms]
         return np.broadcast_to(numbers, sizes).reshape(
             [int(np.prod([atom.size for atom in group])) for group in _groups(function)]
         )
+
+    def split(self, function: WholeFunction) -> tuple[NDArray[Any] | None, WholeFunction] | None:
+        """The constant that is added to scores, None for 0, and what counts; None where inputs decide what is added."""
+        results = function.results.to(torch.float64)
+        kept = results > LEAST
+        own = [at for at, each in enumerate(function.arguments) if each.value in self._fixed]
+        others = [at for at in range(results.ndim) if at not in own]
+        added = low = results
+        if others:
+            added = results.masked_fill(~kept, -torch.inf).amax(others)
+            low = results.masked_fill(~kept, torch.inf).amin(others)
+        if bool((added > low).any()):
+            return None
+        counts = without_idle(replace(function, results=kept))
+        added = added.masked_fill(added <= LEAST, 0)
+        constant = replace(function, arguments=tuple(function.arguments[at] for at in own), results=added)
+        return self.constant(constant) if bool(added.any()) else None, counts
 
     def full(self, node: fx.Node, function: WholeFunction, table: NDArray[Any]) -> str:
         """A function as a value that is repeated along its axes, but for the batch's."""

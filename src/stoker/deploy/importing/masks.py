@@ -17,14 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import fx
 
-from stoker.deploy.floating.operations import FloatConcat, FloatProduct, FloatReshape
-from stoker.deploy.importing.mask_values import MaskValues
+from stoker.deploy.floating.operations import FloatConcat, FloatProduct, FloatReshape, FloatSum
+from stoker.deploy.importing.mask_values import LEAST, MaskValues
 from stoker.deploy.importing.matching import MASKS, Matcher, arguments, called, is_in_place, is_row_numbers
 from stoker.deploy.importing.whole_functions import MOST_RESULTS, WholeFunction, computed, of_value
 from stoker.deploy.lowering.layout import Atom, Group
 
-LEAST = -1e4
-"""What is added to scores and is at most this leaves an element out: -10,000, the least number and -inf are usual."""
 _MOST_BITS = 16
 _POINTWISE = frozenset(
     (
@@ -188,32 +186,47 @@ class Masks:
         rank = len(self._at.shapes[found.value])
         return found.value, *self._counted(node, found.counts.ranked(rank), order)
 
-    def counts(self, node: fx.Node, argument: Any, rank: int) -> tuple[str | None, NDArray[Any] | None]:
-        """What an attention counts by its mask: a value that says so, or a constant that does, or neither.
+    def counts(
+        self, node: fx.Node, argument: Any, scores: str
+    ) -> tuple[str, str | None, NDArray[Any] | None]:  # fmt: skip
+        """What an attention counts by its mask: its scores, a value that says so, or a constant that does, or neither.
 
         Args:
             node: the attention.
             argument: its mask, of truth values or added to scores.
-            rank: of the scores.
+            scores: as they are; what else a mask adds to them is added.
 
         Raises:
-            ModelImportError: the mask is no function of whole inputs, or adds something else than 0 and -inf.
+            ModelImportError: the mask is no function of whole inputs, or adds what depends on them to what counts.
         """
+        rank = len(self._at.shapes[scores])
         if (
             isinstance(argument, fx.Node)
             and argument.name not in self._functions
             and not self._at.is_constant(argument)
         ):
             raise self._at.refused(node, f"`attn_mask` must be constant, or made of whole inputs alone; {MASKS}")
-        found = self._function(node, argument)
-        if found is None:
-            raise self._at.refused(node, "`attn_mask` must hold 0 and -inf only")
-        if found.results.dtype != torch.bool:
-            left_out = found.results <= LEAST
-            if not (left_out | (found.results == 0)).all():
-                raise self._at.refused(node, "`attn_mask` must hold 0 and -inf only")
-            found = replace(found, results=~left_out)
-        return self._counted(node, found.ranked(rank), None)
+        added: NDArray[Any] | None = None
+        constant = self._at.operand(node, argument) if self._at.is_constant(argument) else None
+        if isinstance(constant, torch.Tensor) and constant.dtype != torch.bool:
+            left_out = constant <= LEAST
+            real = constant.to(torch.float64).masked_fill(left_out, 0)
+            added = real.numpy() if bool(real.any()) else None
+            found = self._values.of_constant(node, ~left_out)
+        else:
+            found = self._function(node, argument)
+        if found is not None and found.results.dtype != torch.bool:
+            parts = self._values.split(found.ranked(rank))
+            if parts is None:
+                raise self._at.refused(node, "`attn_mask` must add 0 or -inf, or a constant, to what counts")
+            added, found = parts
+        assert found is not None, "truth values are two at most"
+        if added is not None:
+            biased = f"{node.name}.biased"
+            other = self._at.constant(node, torch.tensor(added), rank=rank)
+            self._at.shapes[biased] = self._at.shapes[scores]
+            scores = self._at.add(FloatSum, node, [scores, other], name=biased, factors=(1.0, 1.0))
+        return scores, *self._counted(node, found.ranked(rank), None)
 
     def _note(self, name: str, made: WholeFunction | _Scores) -> None:
         self._functions.pop(name, None)

@@ -109,8 +109,10 @@ class MaskRules(Protocol):
         """What a softmax reads."""
         ...
 
-    def counts(self, node: fx.Node, argument: Any, rank: int) -> tuple[str | None, NDArray[Any] | None]:
-        """What an attention counts."""
+    def counts(
+        self, node: fx.Node, argument: Any, scores: str
+    ) -> tuple[str, str | None, NDArray[Any] | None]:  # fmt: skip
+        """What an attention counts, and its scores."""
         ...
 
 
