@@ -14,7 +14,7 @@ from stoker.deploy.lowering.grids import Grid
 from stoker.deploy.lowering.writing import Writer
 
 _ONES_BITS = 2
-"""Of weights that are 0 or 1: they have a sign."""
+"""Width of weights that are 0 or 1: they have a sign."""
 
 
 def write_lookup(to: Writer, each: fl.FloatLookup, sources: Sequence[str], grid: Grid) -> str:
