@@ -666,6 +666,28 @@ class TestChangedSources:
         assert "Traceback" not in service.log.read_text()
         assert service.ended() == 0
 
+    def test_what_a_function_imports_of_its_project_is_part_of_a_version(self, tmp_path: Path) -> None:
+        parts, code = tmp_path / "parts.py", tmp_path / "code.py"
+        text = "import torch\n\nclass Times(torch.nn.Module):\n    def forward(self, x):\n        return {}.0 * x\n"
+        parts.write_text(text.format(2))
+        code.write_text(
+            "import torch\nfrom parts import Times\n\ndef scaling():\n    return Times(), (torch.zeros(2, 4),)\n"
+        )
+        service = Service(tmp_path, [f"scaling={code}:scaling"], "--engines", "1")
+        assert service.infer(SAMPLE)[1]["outputs"][0]["data"] == (SAMPLE * 2).reshape(-1).tolist()
+        parts.write_text(text.format(3))
+        os.kill(service.processes()[0], signal.SIGKILL)
+
+        def refused() -> str | None:
+            status, answer = service.infer(SAMPLE)
+            assert status == 503 or answer["outputs"][0]["data"] == (SAMPLE * 2).reshape(-1).tolist()
+            return answer["error"] if status == 503 else None
+
+        assert f"`{parts}`, which its source" in await_that("it is refused", refused)
+        parts.write_text(text.format(2))
+        await_that("what it was is there again", lambda: service.infer(SAMPLE)[0] == 200)
+        assert service.ended() == 0
+
 
 class TestStoppedChanges:
     def swapping(self, tmp_path: Path, service: Service) -> subprocess.Popen[str]:

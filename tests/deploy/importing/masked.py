@@ -82,8 +82,28 @@ def both_ways(self: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> torch.Ten
     return attended(self, x, ((mask[:, None, :, None] & mask[:, None, None, :]) | near))
 
 
+def near(self: nn.Module) -> torch.Tensor:
+    """Numbers by head and distance, as T5 adds them to scores."""
+    places = torch.arange(LENGTH)
+    return self.b(places[None] - places[:, None] + LENGTH).permute(2, 0, 1)[None]
+
+
+def biased(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return attended(self, x, near(self))
+
+
+def biased_and_masked(self: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    left_out = (1.0 - mask[:, None, None, :].to(x.dtype)) * torch.finfo(x.dtype).min
+    return attended(self, x, near(self) + left_out)
+
+
 def shorter(self: nn.Module, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     return attended(self, x, (torch.arange(LENGTH) < lengths[:, None])[:, None, None])
+
+
+def summed_up(self: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The first three that count."""
+    return attended(self, x, ((mask.cumsum(1) <= 3) & mask)[:, None, None])
 
 
 def averaged(self: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -156,5 +176,8 @@ def masked_models() -> dict[str, tuple[nn.Module, Callable[[int], Inputs]]]:
         "token": (of(with_a_token, token=nn.Embedding(1, WIDTH)), whole),
         "both ways": (of(both_ways), truth),
         "lengths": (of(shorter), lambda count: (rows(count), torch.randint(1, LENGTH + 1, (count,)))),
+        "biased": (of(biased, b=nn.Embedding(2 * LENGTH, HEADS)), lambda count: (rows(count),)),
+        "biased and masked": (of(biased_and_masked, b=nn.Embedding(2 * LENGTH, HEADS)), whole),
+        "summed up": (of(summed_up), truth),
         "averaged": (of(averaged), truth),
     }  # fmt: skip

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from stoker.core.errors import ModelImportError
+from stoker.deploy.comparing import spread_error
 from stoker.deploy.engines.law import NumpyEngine
 from stoker.deploy.importing.quantising import import_module
 from stoker.deploy.importing.samples import Samples
@@ -73,6 +74,25 @@ def test_what_differs_from_sample_to_sample_is_refused() -> None:
         ModelImportError, match="must be the same for each sample, and depends on the size of the batch"
     ):
         import_module(Of(counted, l=nn.Linear(16, 16)), samples())
+
+
+@torch.no_grad()
+def turns(x: torch.Tensor) -> torch.Tensor:
+    """Rotary positions in the words of decoders: without gradients, and without autocast inside."""
+    places = torch.arange(x.shape[1])[None].expand(x.shape[0], -1)
+    with torch.autocast(device_type="cpu", enabled=False):
+        angles = places[:, :, None].float() * torch.arange(16)[None, None].float() / 16
+        return angles.cos() + 2 * x.relu()
+
+
+def test_what_runs_without_gradients_is_computed_as_the_rest() -> None:
+    torch.manual_seed(0)
+    module, data = Of(lambda s, x: s.l(x) * turns(x), l=nn.Linear(16, 16)).eval(), samples()
+    model = import_module(module, data)
+    graph = lower(model.graph, model.seen, LoweringOptions()).graph
+    found = NumpyEngine(graph)({graph.inputs[0].name: data.inputs[0].numpy()})["output"]
+    with torch.no_grad():
+        assert spread_error(found, module(*data.inputs).numpy()) < 0.05
 
 
 @pytest.mark.parametrize("axes", [1, (1,), -1, (1, 2), 2], ids=str)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from stoker.deploy.importing.composing import COMPOSED
+from stoker.deploy.importing.composing import COMPOSED, OTHER_NAMES, composed
 
 _aten: Any = torch.ops.aten
 
@@ -68,6 +69,12 @@ CALLS: list[tuple[Any, tuple[Any, ...]]] = [
     (_aten.tensor_split.sections, (ROW, 3, 1)),
     (_aten.tensor_split.indices, (ROW, [2, 3], 1)),
     (_aten.mT.default, (IMAGE,)),
+    (_aten.concatenate.default, ([ROW, -ROW], 1)),
+    (_aten.clip.default, (ROW, -0.5, 0.5)),
+    (_aten.negative.default, (ROW,)),
+    (_aten.absolute.default, (ROW,)),
+    *((getattr(_aten, name).Tensor, (ROW, rand(8))) for name in OTHER_NAMES),
+    *((getattr(_aten, name).Scalar, (ROW, 0.5)) for name in OTHER_NAMES),
 ]
 
 
@@ -79,7 +86,7 @@ def test_a_composition_is_what_torch_computes(at: int) -> None:
         *(each if isinstance(each, (tuple, list)) else [each] for each in (found, real)), strict=True
     ):
         assert one.shape == other.shape
-        assert torch.allclose(one, other, atol=1e-5)
+        assert torch.allclose(one.double(), other.double(), atol=1e-5)
 
 
 def test_all_compositions_are_compared() -> None:
@@ -100,3 +107,39 @@ def test_all_compositions_are_compared() -> None:
 )
 def test_what_has_no_composition_stays(operation: Any, given: tuple[Any, ...]) -> None:
     assert COMPOSED[operation](*given) is NotImplemented
+
+
+class Normed(torch.nn.Module):
+    """A norm of root mean squares that is written out, and something that only looks like one."""
+
+    def __init__(self, norm: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x)
+
+
+@pytest.mark.parametrize(
+    ("norm", "joined"),
+    [
+        (lambda x: x * torch.rsqrt(x.to(torch.float32).pow(2).mean(-1, keepdim=True) + 1e-6), True),
+        (lambda x: torch.rsqrt((x * x).mean(2, keepdim=True)) * x.float(), True),
+        (lambda x: x / torch.sqrt(x.square().mean(-1, keepdim=True) + 0.5), True),
+        (lambda x: x * torch.sqrt(x.square().mean(-1, keepdim=True) + 0.5), False),
+        (lambda x: torch.rsqrt(x.square().mean(-1, keepdim=True) + 0.5) / x, False),
+        (lambda x: (x + 1) * torch.rsqrt(x.square().mean(-1, keepdim=True) + 0.5), False),
+        (lambda x: x * torch.rsqrt(x.square().mean(1, keepdim=True) + 0.5), False),
+        (lambda x: x * torch.rsqrt(x.pow(3).mean(-1, keepdim=True) + 3), False),
+    ],
+)
+def test_a_norm_that_is_written_out_is_one_operation(
+    norm: Callable[[torch.Tensor], torch.Tensor], joined: bool
+) -> None:
+    module, x = Normed(norm).eval(), rand(2, 3, 8) + 1
+    batch = torch.export.Dim("batch", min=1)
+    program = composed(torch.export.export(module, (x,), dynamic_shapes=({0: batch},)))
+    found = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert ("aten.layer_norm.default" in found) == joined
+    assert ("aten.rsqrt.default" in found or "aten.sqrt.default" in found) != joined
+    assert torch.allclose(program.module()(x), norm(x), atol=1e-5)

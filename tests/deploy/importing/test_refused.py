@@ -66,13 +66,38 @@ class Padded(nn.Module):
         return self.layer(x, src_key_padding_mask=(x == 0).all(2))  # compared
 
 
-@pytest.mark.parametrize(("added", "marked"), [(True, "# added"), (False, "# compared")])
-def test_masks_that_depend_on_inputs_are_refused_with_what_to_do(added: bool, marked: str) -> None:
-    with pytest.raises(
-        ModelImportError, match=r"must be constant, (and depend on an input|or made of whole inputs alone); make masks"
-    ) as found:
+@pytest.mark.parametrize(
+    ("added", "said", "marked"),
+    [
+        (True, "`attn_mask` must be constant, or made of whole inputs alone; make masks", "# added"),
+        (
+            False,
+            "truth values must be constant, and depend on real numbers; give the mask as an input of truth values",
+            "# compared",
+        ),
+    ],
+)
+def test_masks_of_real_inputs_are_refused_with_what_to_do(added: bool, said: str, marked: str) -> None:
+    with pytest.raises(ModelImportError, match=said) as found:
         import_module(Padded(added=added), samples(6, 8))
     assert found.value.fields["where"] == line_of(marked)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda x: x.abs().sum(-1) == 0,
+        lambda x: (x == 0).all(-1),
+        lambda x: x.isnan().any(-1),
+        lambda x: x[..., 0] > 0.5,
+        lambda x: x[..., 0].bool(),
+    ],
+)
+def test_each_way_to_make_a_mask_of_real_numbers_is_told_to_give_it_as_an_input(rule: Callable[..., Any]) -> None:
+    module = Of(lambda s, x: s.l(x).softmax(1).masked_fill(rule(x)[..., None], 0.0), l=nn.Linear(4, 4))
+    with pytest.raises(ModelImportError, match=r"give (the mask|what comes of it) as an input") as found:
+        import_module(module, samples(6, 4))
+    assert found.value.fields["where"]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +119,7 @@ def test_masks_that_depend_on_inputs_are_refused_with_what_to_do(added: bool, ma
         ),
         (
             Of(lambda s, x: s.l(x).cumsum(1), l=nn.Linear(4, 4)),
-            "write it with those of docs/guide/deploy.md, or leave it",
+            "multiply by a constant with ones up to its diagonal instead",
         ),
     ],
 )

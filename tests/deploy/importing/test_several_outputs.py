@@ -18,6 +18,7 @@ from stoker.deploy.importing.samples import Samples
 from stoker.deploy.lowering.grids import Widths
 from stoker.deploy.lowering.lowering import LoweringOptions
 from stoker.records.deploy.quantisation import PairedAccuracy, QuantisationRecord
+from stoker.serve.engines.torch_model import of_definition
 from stoker.ui.deploy.quantisation_text import render_quantisation
 from tests.deploy.networks import Of
 
@@ -135,6 +136,8 @@ class Answers(nn.Module):
         (lambda a, b: {"of klass": a, "score": b}, ["output_0", "output_1"]),
         (lambda a, b: {"both": (a, b)}, ["output_0", "output_1"]),
         (lambda a, b: (a, b), ["output_0", "output_1"]),
+        (lambda a, b: (a + b,), ["output_0"]),
+        (lambda a, b: [a + b], ["output_0"]),
         (lambda a, b: a + b, ["output"]),
     ],
 )
@@ -146,3 +149,17 @@ def test_outputs_have_the_keys_of_a_dict(
     assert [port.name for port in graph.outputs] == names
     shapes = {"score": (1,), "klass": (3,)}
     assert all(port.shape == shapes.get(port.name, port.shape) for port in graph.outputs)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "answer",
+    [lambda a, b: {"only": a}, lambda a, b: (a, b), lambda a, b: (a,), lambda a, b: [a], lambda a, b: a],
+)
+def test_outputs_are_named_as_a_service_of_the_module_names_them(
+    samples: Samples, answer: Callable[[torch.Tensor, torch.Tensor], Any]
+) -> None:
+    module = Answers(answer).eval()
+    served = of_definition((module, samples.inputs[0]), "here", None, 1).engine().interface
+    graph = import_module(module, samples).lowered(LoweringOptions()).graph
+    assert [port.name for port in graph.outputs] == [spec.name for spec in served.outputs]

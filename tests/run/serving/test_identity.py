@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from stoker.core.errors import ModelChangedError, ServingError
-from stoker.run.serving.identity import changed, identity_of
+from stoker.run.serving.identity import SourceIdentity, changed, changed_since, identity_of, imported_files
 from stoker.run.serving.loading import load_known
 from stoker.run.serving.sources import ModelForm, forms_of
 from tests.serve.service import scaling_model
@@ -75,3 +78,75 @@ def test_an_engine_that_reads_its_file_again_refuses_another_model(tmp_path: Pat
         model.engine()
     with pytest.raises(ModelChangedError, match="has changed since it was loaded"):
         load_known(form(path), known)
+
+
+def project(path: Path, factor: int) -> Path:
+    """A function in one file, what it imports in two others, and one that it does not import."""
+    package = path / "stoker_test_parts"
+    package.mkdir(exist_ok=True)
+    (package / "__init__.py").write_text("")
+    (package / "times.py").write_text(
+        f"import torch\n\nclass Times(torch.nn.Module):\n    def forward(self, x):\n        return {factor}.0 * x\n"
+    )
+    (path / "unread.py").write_text("")
+    code = path / "stoker_test_model.py"
+    code.write_text(
+        "import torch\nfrom stoker_test_parts.times import Times\n\n"
+        "def make():\n    return Times(), (torch.zeros(2, 4),)\n"
+    )
+    return code
+
+
+@pytest.fixture
+def own_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    for name in [name for name in sys.modules if name.startswith("stoker_test_")]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("own_imports")
+def test_what_a_function_imports_of_its_project_is_part_of_it(tmp_path: Path) -> None:
+    found = form(f"{project(tmp_path, 2)}:make")
+    _, known = load_known(found, b"")
+    was = msgspec.json.decode(known, type=SourceIdentity)
+    parts = [str(tmp_path / "stoker_test_parts" / name) for name in ("__init__.py", "times.py")]
+    assert was.imported == parts
+    (tmp_path / "unread.py").write_text("other")
+    assert changed(found, was) is None
+    project(tmp_path, 2)  # written again, as it was
+    assert changed(found, was) is None
+    was = identity_of(found, was.imported)
+    times = Path(parts[1])
+    times.write_text(times.read_text().replace("2.0", "3.0"))
+    said = f"`{parts[1]}`, which its source `{found.text}` imports, has changed since it was loaded"
+    assert said in (changed(found, was) or "")
+    with pytest.raises(ModelChangedError, match="has changed since it was loaded"):
+        load_known(found, known)
+    times.unlink()
+    assert changed(found, was) == (
+        f"`{parts[1]}`, which its source `{found.text}` imports, is gone; `stoker serve swap` takes another one"
+    )
+
+
+@pytest.mark.usefixtures("own_imports")
+def test_a_module_of_a_package_has_the_packages_folder_as_its_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project(tmp_path, 2)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "stoker_test_parts" / "made.py").write_text("from stoker_test_model import make\n")
+    found = form("stoker_test_parts.made:make")
+    load_known(found, b"")
+    names = [str(Path(each).relative_to(tmp_path)) for each in imported_files(found)]
+    assert names == ["stoker_test_model.py", "stoker_test_parts/__init__.py", "stoker_test_parts/times.py"]
+
+
+def test_a_file_that_was_written_while_it_was_imported_is_found(tmp_path: Path) -> None:
+    path = project(tmp_path, 2)
+    found = form(f"{path}:make")
+    known = identity_of(found, [str(tmp_path / "unread.py")])
+    before_ns = (tmp_path / "unread.py").stat().st_mtime_ns
+    assert changed_since(known, before_ns) == str(tmp_path / "unread.py")
+    assert changed_since(known, time.time_ns() + 1) is None

@@ -212,6 +212,11 @@ class FloatLookup(_Node):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FloatRunningSum(_Node):
+    """The sum of whole numbers from 0 on, up to and with each place of the last axis."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FloatNorm(_Node):
     """Layer norm over the last axis."""
 
@@ -256,6 +261,7 @@ FloatOperation: TypeAlias = (
     | FloatMean
     | FloatEmbedding
     | FloatLookup
+    | FloatRunningSum
     | FloatNorm
     | FloatSoftmax
     | FloatConstant

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +15,10 @@ Places = NDArray[np.int64]
 _NONE: Places = np.zeros(0, np.int64)
 _COMPUTED = (
     "row numbers must be those of an input, as they are, moved, or a matrix of them with an offset for each column, "
-    "and these are computed otherwise; do other arithmetic with row numbers in the loader"
+    "or whole numbers that are computed element by element or as running sums, and these are computed otherwise; do "
+    "other arithmetic with row numbers in the loader"
 )
+_MOVES = (fl.FloatReshape, fl.FloatPermute, fl.FloatSlice)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,6 +54,8 @@ def rows_read(graph: fl.FloatGraph) -> dict[str, RowsRead]:
         places[each.name] = np.arange(total, total + count).reshape(1, *each.shape[1:])
         total += count
     rows, tables, computed = np.zeros(total, np.int64), np.full(total, -1), np.zeros(total, bool)
+    whole: set[str] = set()
+    """What is computed of whole numbers, exactly: a table that reads it is proven long enough by its range."""
     meeting: list[Places] = []
     """Places of inputs that are concatenated."""
 
@@ -66,6 +70,8 @@ def rows_read(graph: fl.FloatGraph) -> dict[str, RowsRead]:
 
     for at, each in enumerate(graph.operations):
         if isinstance(each, fl.FloatEmbedding):
+            if each.sources[0] in whole:
+                continue
             if each.sources[0] not in places:
                 raise ModelImportError(f"{each.where}: `{each.name}`: {_COMPUTED}".removeprefix(": "), where=each.where)
             found = places[each.sources[0]].ravel()
@@ -77,6 +83,8 @@ def rows_read(graph: fl.FloatGraph) -> dict[str, RowsRead]:
                 meeting.append(moved.ravel())
         else:
             otherwise(each.sources)
+            if _is_whole(each, {*whole, *places}, graph.grids):
+                whole.add(each.name)
     otherwise((*graph.outputs.values(), *graph.folded))
     # A table may have more rows than what else reads a place has numbers: larger ones must be refused, not computed.
     rows = np.where(computed, np.minimum(rows, counts), rows)
@@ -109,6 +117,21 @@ def _moved(each: fl.FloatOperation, places: Mapping[str, Places]) -> Places | No
             return np.concatenate(sources, axis=each.axis)
         case _:
             return None
+
+
+def _is_whole(each: fl.FloatOperation, whole: Collection[str], grids: Mapping[str, fl.GivenGrid]) -> bool:
+    """Whether an operation's results are whole numbers from 0 on, as they are: not rounded to a grid of samples."""
+    grid = grids.get(each.name)
+    exact = grid is not None and (grid.scale, grid.zero_point) == (1.0, 0)
+    match each:
+        case fl.FloatLookup() | fl.FloatRunningSum():
+            return True
+        case fl.FloatConstant() | fl.FloatProduct():
+            return exact and all(name in whole for name in each.sources)
+        case fl.FloatConcat():
+            return all(name in whole for name in each.sources) and (exact or len({*each.sources}) == 1)
+        case _:
+            return isinstance(each, _MOVES) and each.sources[0] in whole
 
 
 def _met(own: Places, meeting: list[Places]) -> Places:

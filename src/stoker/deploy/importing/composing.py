@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch.nn import functional
 
 _aten: Any = torch.ops.aten
@@ -21,12 +21,66 @@ _aten: Any = torch.ops.aten
 
 def composed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The program with those operations written as others; itself if it has none."""
+    _join_norms(program.graph)
     if not any(node.target in COMPOSED for node in program.graph.nodes):
         return program
     with warnings.catch_warnings():
         # torch 2.13 warns of one of its classes when it captures a graph again.
         warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
         return program.run_decompositions(COMPOSED)
+
+
+def _join_norms(graph: fx.Graph) -> None:
+    """Makes one operation of each norm of root mean squares that is written out: its squares would be rounded.
+
+    ``x * rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)`` and ``x / sqrt(...)``, as decoders have them.
+    """
+    for node in list(graph.nodes):
+        of = _rooted_mean(node)
+        if of is None:
+            continue
+        source, eps = of
+        for user in list(node.users):
+            factors = [each for each in user.args if isinstance(each, fx.Node)]
+            others = factors[:1] if user.target == _aten.div.Tensor else [each for each in factors if each is not node]
+            wanted = _aten.mul.Tensor if node.target == _aten.rsqrt.default else _aten.div.Tensor
+            if user.target != wanted or len(others) != 1 or _unconverted(others[0]) is not source:
+                continue
+            with graph.inserting_before(user):
+                norm = graph.call_function(_aten.rms_norm.default, (others[0], [int(others[0].meta["val"].shape[-1])]))
+            norm.args, norm.meta = (*norm.args, None, eps), dict(user.meta)
+            user.replace_all_uses_with(norm)
+            graph.erase_node(user)
+    graph.eliminate_dead_code()
+
+
+def _rooted_mean(node: fx.Node) -> tuple[fx.Node, float] | None:
+    """Whose mean square over the last axis a node is the root of, or one over the root, and what is added to it."""
+    if node.target not in (_aten.rsqrt.default, _aten.sqrt.default):
+        return None
+    mean, eps = node.args[0], 0.0
+    if isinstance(mean, fx.Node) and mean.target == _aten.add.Tensor and isinstance(mean.args[1], (int, float)):
+        mean, eps = mean.args[0], float(mean.args[1])
+    if not isinstance(mean, fx.Node) or mean.target != _aten.mean.dim or len(mean.args) != 3 or not mean.args[2]:
+        return None
+    square, axes = mean.args[0], mean.args[1]
+    assert isinstance(square, fx.Node)
+    if axes not in ([-1], [square.meta["val"].ndim - 1]):
+        return None
+    squared = square.target == _aten.pow.Tensor_Scalar and square.args[1] == 2
+    squared = squared or square.target == _aten.square.default
+    squared = squared or (square.target == _aten.mul.Tensor and square.args[0] is square.args[1])
+    source = square.args[0]
+    if not squared or not isinstance(source, fx.Node) or not isinstance(source.meta["val"].shape[-1], int):
+        return None
+    return _unconverted(source), eps
+
+
+def _unconverted(node: fx.Node) -> fx.Node:
+    """What a node was converted from, to another kind of real numbers."""
+    while node.target in (_aten.to.dtype, _aten._to_copy.default) and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
 
 
 def _group_norm(
@@ -222,8 +276,19 @@ _BY_TORCH = (
 )  # fmt: skip
 """Those that torch itself composes of others."""
 
+OTHER_NAMES: dict[str, Callable[..., Any]] = {
+    "multiply": torch.mul, "subtract": torch.sub, "divide": torch.div, "true_divide": torch.div, "greater": torch.gt,
+    "greater_equal": torch.ge, "less": torch.lt, "less_equal": torch.le, "not_equal": torch.ne,
+}  # fmt: skip
+"""Operations on a tensor and a tensor or number that have another name."""
+
 COMPOSED: dict[Any, Callable[..., Any]] = {
     **{each: each.decompose for each in _BY_TORCH},
+    **{getattr(getattr(_aten, name), of): each for name, each in OTHER_NAMES.items() for of in ("Tensor", "Scalar")},
+    _aten.concatenate.default: torch.cat,
+    _aten.clip.default: torch.clamp,
+    _aten.negative.default: torch.neg,
+    _aten.absolute.default: torch.abs,
     _aten.group_norm.default: _group_norm,
     _aten.instance_norm.default: _instance_norm,
     _aten.rms_norm.default: _rms_norm,

@@ -30,6 +30,7 @@ _STOKER = Path(__file__).parents[2]
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _WORDS = 600
 _TALKING = ("torch.fx.experimental.symbolic_shapes", "torch.export._trace")
+_CONTEXTS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 _TYPES = re.compile(r"dtype|scalar type|Input type")
 
 
@@ -42,7 +43,7 @@ class Captured:
         tensors: parameters, buffers and constants by placeholder.
         inputs: placeholders of the module's arguments, in their order.
         outputs: nodes of its results.
-        names: of its results: the keys of a dict, otherwise ``output``, or ``output_0`` and so on.
+        names: of its results: the keys of a dict, ``output_0`` and so on of a tuple or list, otherwise ``output``.
     """
 
     graph_module: fx.GraphModule
@@ -85,6 +86,7 @@ def capture(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Captured
         _evaluating(module)
         with _hushed():
             exported = torch.export.export(module, tuple(inputs), dynamic_shapes=_dynamic(module, inputs, batch))
+            _put_inside(exported.graph_module)
         program = composed(exported)
     except Exception as error:  # whatever a user's forward and torch's tracer raise
         raise _refusal(module, inputs, error) from error
@@ -107,6 +109,28 @@ def capture(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Captured
     )
 
 
+def _put_inside(whole: fx.GraphModule) -> None:
+    """Puts what ran under a context of gradients or precision, as rotary positions do, among the other nodes."""
+    for node in list(whole.graph.nodes):
+        if str(node.target) not in _CONTEXTS:
+            continue
+        at = next(place for place, each in enumerate(node.args) if getattr(each, "op", "") == "get_attr")
+        part = getattr(whole, str(node.args[at].target))
+        _put_inside(part)
+        starts = [each for each in part.graph.nodes if each.op == "placeholder"]
+        known: dict[fx.Node, Any] = dict(zip(starts, node.args[at + 1 :], strict=True))
+        with whole.graph.inserting_before(node):
+            results: Any = whole.graph.graph_copy(part.graph, known)
+        for user in list(node.users):
+            user.replace_all_uses_with(results[user.args[1]])
+            whole.graph.erase_node(user)
+        held: Any = node.args[at]
+        whole.graph.erase_node(node)
+        if not held.users:
+            whole.graph.erase_node(held)
+    whole.recompile()
+
+
 def _names(spec: Any, count: int) -> tuple[str, ...]:
     """Names of results, as a service of the module itself calls them; keys that are no plain names are left out."""
     result = spec.unflatten(list(range(count)))
@@ -114,7 +138,8 @@ def _names(spec: Any, count: int) -> tuple[str, ...]:
         keys = [key for key in result if isinstance(key, str) and key.isidentifier()]
         if [result[key] for key in keys] == list(range(count)):
             return tuple(keys)
-    return tuple(f"output_{at}" for at in range(count)) if count > 1 else ("output",)
+    several = count > 1 or isinstance(result, (tuple, list))  # a tuple of one as well
+    return tuple(f"output_{at}" for at in range(count)) if several else ("output",)
 
 
 def precision_of(module: torch.nn.Module) -> str:

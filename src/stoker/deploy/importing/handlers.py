@@ -15,6 +15,7 @@ from torch import fx
 
 from stoker.deploy.floating.operations import (
     FloatConcat,
+    FloatConstant,
     FloatConvolution,
     FloatEmbedding,
     FloatLinear,
@@ -231,7 +232,7 @@ def _attention(at: Matcher, node: fx.Node) -> None:
     if given.get("enable_gqa"):
         raise at.refused(node, "`enable_gqa` must be off")
     size, rank = at.shapes[query][-1], len(at.shapes[query])
-    rows, columns = at.shapes[query][-2], at.shapes[key][-2]
+    columns = at.shapes[key][-2]
     factor = size**-0.5 if given.get("scale") is None else float(given["scale"])
     turned = f"{node.name}.key"
     order = (*range(rank - 2), rank - 1, rank - 2)
@@ -240,19 +241,19 @@ def _attention(at: Matcher, node: fx.Node) -> None:
     scores, shares = f"{node.name}.scores", f"{node.name}.shares"
     at.add(FloatMatMul, node, [query, turned], name=scores, factor=factor)
     at.shapes[scores] = (*at.shapes[query][:-1], columns)
-    counts, mask = _mask(at, node, given, rows, columns)
-    at.add(FloatSoftmax, node, [scores, *([counts] if counts else [])], name=shares, mask=mask)
+    read, counts, mask = _mask(at, node, given, scores)
+    at.add(FloatSoftmax, node, [read, *([counts] if counts else [])], name=shares, mask=mask)
     at.shapes[shares] = at.shapes[scores]
     at.add(FloatMatMul, node, [shares, value])
 
 
-def _mask(at: Matcher, node: fx.Node, given: dict[str, Any], rows: int, columns: int) -> tuple[str | None, Any]:
-    """What an attention counts: a value that says so, or 0 and 1; neither for all."""
+def _mask(at: Matcher, node: fx.Node, given: dict[str, Any], scores: str) -> tuple[str, str | None, Any]:
+    """An attention's scores and what counts of them: a value that says so, or 0 and 1; neither for all."""
     if given.get("is_causal"):
-        return None, np.tril(np.ones((rows, columns), np.int8))
+        return scores, None, np.tril(np.ones(at.shapes[scores][-2:], np.int8))
     if given.get("attn_mask") is None:
-        return None, None
-    return at.masks.counts(node, given["attn_mask"], len(at.shape(node)))
+        return scores, None, None
+    return at.masks.counts(node, given["attn_mask"], scores)
 
 
 def _softmax(log: bool) -> Handler:
@@ -294,7 +295,13 @@ def _norm(at: Matcher, node: fx.Node) -> None:
 def _embedding(at: Matcher, node: fx.Node) -> None:
     given = arguments(node)
     table = at.weight(node, given["weight"], "weight")
-    at.add(FloatEmbedding, node, [at.value(node, given["indices"])], table=table)
+    at.masks.check_rows(node, given["indices"], len(table))
+    source = at.value(node, given["indices"])
+    last = at.operations[-1] if at.operations else None
+    if isinstance(last, FloatConstant) and last.name == source:  # token types that are all 0, say
+        at.alias(node, at.constant(node, torch.from_numpy(table[last.array.astype(int)])))
+    else:
+        at.add(FloatEmbedding, node, [source], table=table)
 
 
 def _embedding_bag(at: Matcher, node: fx.Node) -> None:
@@ -312,6 +319,7 @@ def _embedding_bag(at: Matcher, node: fx.Node) -> None:
     source = indices.args[0] if "reshape" in str(indices.target) or "view" in str(indices.target) else None
     if not isinstance(step, int) or not isinstance(source, fx.Node) or len(at.shapes.get(source.name, ())) != 2:
         raise at.refused(node, "rows must come as (batch, bag), without offsets")
+    at.masks.check_rows(node, source, len(table))
     name = at.add(FloatEmbedding, node, [at.value(node, source)], table=table, bag="mean" if mode == 1 else "sum")
     at.shapes[name] = (-1, table.shape[1])
 
@@ -450,7 +458,10 @@ def _converted(at: Matcher, node: fx.Node) -> None:
             "and leave it out of the module"
         )  # fmt: skip
     if before.dtype.is_floating_point and not value.dtype.is_floating_point:
-        raise at.refused(node, "real numbers must not become whole ones; leave it out of the module")
+        raise at.refused(
+            node, "real numbers must not become whole ones or truth values; leave it out of the module, and give what "
+            "comes of it as an input"
+        )  # fmt: skip
     at.alias(node, source)
 
 

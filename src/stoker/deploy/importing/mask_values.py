@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,25 @@ from stoker.deploy.floating.operations import (
     FloatPermute,
     FloatProduct,
     FloatReshape,
+    FloatRunningSum,
     FloatSlice,
     GivenGrid,
 )
 from stoker.deploy.importing.matching import Matcher
-from stoker.deploy.importing.whole_functions import WholeArgument, WholeFunction, of_number, of_value
+from stoker.deploy.importing.whole_functions import (
+    WholeArgument,
+    WholeFunction,
+    of_number,
+    of_value,
+    without_idle,
+)
 from stoker.deploy.lowering.layout import Atom, Group
 
+LEAST = -1e4
+"""What is added to scores and is at most this leaves an element out: -10,000, the least number and -inf are usual."""
 _MOST_COMBINATIONS = 1 << 16
 """The largest table by several values: combinations of their numbers."""
-_MOST_DIFFERENT = 1 << 8
+_MOST_DIFFERENT = 1 << 12
 """Numbers of a constant that a mask is made of."""
 
 
@@ -67,17 +77,35 @@ class MaskValues:
         """The tensor of a function of constants; axes that are repeated have size 1."""
         atoms = [atom for group in _groups(function) for atom in group]
         places = [_placed(self._fixed[each.value].numpy(), each, atoms) for each in function.arguments]
-        numbers = function.results.to(torch.int8).numpy()[tuple(places)]
+        results = function.results.to(torch.int8) if function.results.dtype == torch.bool else function.results
+        numbers = results.numpy()[tuple(places)]
         sizes = [atom.size for atom in atoms]
         return np.broadcast_to(numbers, sizes).reshape(
             [int(np.prod([atom.size for atom in group])) for group in _groups(function)]
         )
 
+    def split(self, function: WholeFunction) -> tuple[NDArray[Any] | None, WholeFunction] | None:
+        """The constant that is added to scores, None for 0, and what counts; None where inputs decide what is added."""
+        results = function.results.to(torch.float64)
+        kept = results > LEAST
+        own = [at for at, each in enumerate(function.arguments) if each.value in self._fixed]
+        others = [at for at in range(results.ndim) if at not in own]
+        added = low = results
+        if others:
+            added = results.masked_fill(~kept, -torch.inf).amax(others)
+            low = results.masked_fill(~kept, torch.inf).amin(others)
+        if bool((added > low).any()):
+            return None
+        counts = without_idle(replace(function, results=kept))
+        added = added.masked_fill(added <= LEAST, 0)
+        constant = replace(function, arguments=tuple(function.arguments[at] for at in own), results=added)
+        return self.constant(constant) if bool(added.any()) else None, counts
+
     def full(self, node: fx.Node, function: WholeFunction, table: NDArray[Any]) -> str:
         """A function as a value that is repeated along its axes, but for the batch's."""
         if not function.arguments:
             sizes = [abs(size) if size > 0 else 1 for size in function.shape]
-            return self.add(node, FloatConstant, (), sizes, 2, array=np.full(sizes, float(table)))
+            return self.add(node, FloatConstant, (), sizes, int(table) + 1, array=np.full(sizes, float(table)))
         narrow = name = self.written(node, function, table)
         sizes = list(self._at.shapes[name])
         for axis, into in enumerate(function.shape):
@@ -115,6 +143,30 @@ class MaskValues:
                 made = self.add(node, FloatProduct, (made, each), shape, 2)
         self._made[key] = made
         return made
+
+    def summed(self, node: fx.Node, source: str, axis: int, count: int) -> str:
+        """Sums up to and with each place along an axis of a value; so many numbers are possible."""
+        shape = self._at.shapes[source]
+        order = (*(at for at in range(len(shape)) if at != axis), axis)
+        turned = tuple(shape[at] for at in order)
+        if axis != order[axis]:
+            source = self._once(node, FloatPermute, (source,), turned, order=order)
+        key = "sum", source
+        if key not in self._made:
+            self._made[key] = self.add(node, FloatRunningSum, (source,), turned, count)
+        if axis == order[axis]:
+            return self._made[key]
+        return self._once(
+            node, FloatPermute, (self._made[key],), shape, order=tuple(map(order.index, range(len(order))))
+        )
+
+    def is_moved(self, name: str) -> bool:
+        """Whether a value is numbers of inputs, as they are."""
+        made = next((each for each in self._at.operations if each.name == name), None)
+        if made is None:
+            return True
+        moves = isinstance(made, (FloatConcat, FloatPermute, FloatReshape, FloatSlice))
+        return moves and all(self.is_moved(each) for each in made.sources)
 
     def looked_up(self, node: fx.Node, argument: WholeArgument, table: NDArray[Any]) -> WholeArgument:
         """What a table has for the numbers of a value."""

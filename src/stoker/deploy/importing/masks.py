@@ -17,21 +17,19 @@ import torch
 from numpy.typing import NDArray
 from torch import fx
 
-from stoker.deploy.floating.operations import FloatConcat, FloatProduct, FloatReshape
-from stoker.deploy.importing.mask_values import MaskValues
+from stoker.deploy.floating.operations import FloatConcat, FloatProduct, FloatReshape, FloatSum
+from stoker.deploy.importing.mask_values import LEAST, MaskValues
 from stoker.deploy.importing.matching import MASKS, Matcher, arguments, called, is_in_place, is_row_numbers
 from stoker.deploy.importing.whole_functions import MOST_RESULTS, WholeFunction, computed, of_value
 from stoker.deploy.lowering.layout import Atom, Group
 
-LEAST = -1e4
-"""What is added to scores and is at most this leaves an element out: -10,000, the least number and -inf are usual."""
 _MOST_BITS = 16
 _POINTWISE = frozenset(
     (
         "eq", "ne", "lt", "le", "gt", "ge", "logical_not", "logical_and", "logical_or", "logical_xor", "bitwise_not",
         "bitwise_and", "bitwise_or", "bitwise_xor", "__and__", "__or__", "__xor__", "add", "sub", "rsub", "mul", "div",
         "neg", "abs", "to", "_to_copy", "masked_fill", "where", "zeros_like", "ones_like", "full_like", "clamp",
-        "clamp_min", "clamp_max", "relu", "clone", "detach", "alias", "contiguous", "lift_fresh_copy",
+        "clamp_min", "clamp_max", "relu", "clone", "detach", "alias", "contiguous", "lift_fresh_copy", "type_as",
     )
 )  # fmt: skip
 """Operations that work element by element, by names without an overload."""
@@ -68,6 +66,8 @@ class Masks:
         self._functions: dict[str, WholeFunction] = {}
         self._scores: dict[str, _Scores] = {}
         self._values = MaskValues(at)
+        self._sums: dict[str, WholeFunction] = {}
+        """What running sums are of, by the sum's value; alike along all axes."""
         self._folded: dict[str, None] = {}
         self._too_many: dict[str, int] = {}
         """Inputs of more numbers than a function is computed for, with how many."""
@@ -96,8 +96,8 @@ class Masks:
             ModelImportError: it masks in a way that integers don't have.
         """
         name = called(node)
-        if is_row_numbers(node):  # bounded by place, which a function is not
-            return False
+        if is_row_numbers(node) and not any(self._is_computed(each) for each in node.all_input_nodes):
+            return False  # bounded by place, which a function is not
         if name not in ("embedding", "embedding_bag"):
             self._check_count(node)
         made: WholeFunction | _Scores | str | None = self._masked(node, name)
@@ -149,6 +149,27 @@ class Masks:
             )
         return self._values.full(node, found, table)
 
+    def check_rows(self, node: fx.Node, argument: fx.Node, count: int) -> None:
+        """Refuses row numbers that are computed and may be past a table.
+
+        Args:
+            node: the lookup.
+            argument: its row numbers.
+            count: rows of the table.
+
+        Raises:
+            ModelImportError: they may be.
+        """
+        found = self._functions.get(argument.name)
+        if found is None or not self._is_computed(argument):
+            return
+        low, high = int(found.results.min()), int(found.results.max())
+        if low < 0 or high >= count:
+            raise self._at.refused(
+                node, f"row numbers that are computed must be rows of the table, 0 to {count - 1}, and those of inputs "
+                f"of this shape go from {low} to {high}; give shorter samples, or make the table larger",
+            )  # fmt: skip
+
     def rows(
         self, node: fx.Node, argument: Any, order: Sequence[int] | None = None
     ) -> tuple[str, str | None, NDArray[Any] | None]:  # fmt: skip
@@ -165,32 +186,47 @@ class Masks:
         rank = len(self._at.shapes[found.value])
         return found.value, *self._counted(node, found.counts.ranked(rank), order)
 
-    def counts(self, node: fx.Node, argument: Any, rank: int) -> tuple[str | None, NDArray[Any] | None]:
-        """What an attention counts by its mask: a value that says so, or a constant that does, or neither.
+    def counts(
+        self, node: fx.Node, argument: Any, scores: str
+    ) -> tuple[str, str | None, NDArray[Any] | None]:  # fmt: skip
+        """What an attention counts by its mask: its scores, a value that says so, or a constant that does, or neither.
 
         Args:
             node: the attention.
             argument: its mask, of truth values or added to scores.
-            rank: of the scores.
+            scores: as they are; what else a mask adds to them is added.
 
         Raises:
-            ModelImportError: the mask is no function of whole inputs, or adds something else than 0 and -inf.
+            ModelImportError: the mask is no function of whole inputs, or adds what depends on them to what counts.
         """
+        rank = len(self._at.shapes[scores])
         if (
             isinstance(argument, fx.Node)
             and argument.name not in self._functions
             and not self._at.is_constant(argument)
         ):
             raise self._at.refused(node, f"`attn_mask` must be constant, or made of whole inputs alone; {MASKS}")
-        found = self._function(node, argument)
-        if found is None:
-            raise self._at.refused(node, "`attn_mask` must hold 0 and -inf only")
-        if found.results.dtype != torch.bool:
-            left_out = found.results <= LEAST
-            if not (left_out | (found.results == 0)).all():
-                raise self._at.refused(node, "`attn_mask` must hold 0 and -inf only")
-            found = replace(found, results=~left_out)
-        return self._counted(node, found.ranked(rank), None)
+        added: NDArray[Any] | None = None
+        constant = self._at.operand(node, argument) if self._at.is_constant(argument) else None
+        if isinstance(constant, torch.Tensor) and constant.dtype != torch.bool:
+            left_out = constant <= LEAST
+            real = constant.to(torch.float64).masked_fill(left_out, 0)
+            added = real.numpy() if bool(real.any()) else None
+            found = self._values.of_constant(node, ~left_out)
+        else:
+            found = self._function(node, argument)
+        if found is not None and found.results.dtype != torch.bool:
+            parts = self._values.split(found.ranked(rank))
+            if parts is None:
+                raise self._at.refused(node, "`attn_mask` must add 0 or -inf, or a constant, to what counts")
+            added, found = parts
+        assert found is not None, "truth values are two at most"
+        if added is not None:
+            biased = f"{node.name}.biased"
+            other = self._at.constant(node, torch.tensor(added), rank=rank)
+            self._at.shapes[biased] = self._at.shapes[scores]
+            scores = self._at.add(FloatSum, node, [scores, other], name=biased, factors=(1.0, 1.0))
+        return scores, *self._counted(node, found.ranked(rank), None)
 
     def _note(self, name: str, made: WholeFunction | _Scores) -> None:
         self._functions.pop(name, None)
@@ -213,8 +249,12 @@ class Masks:
             return None if found is None else self._narrowed(node, found)
         if name in ("cat", "concat"):
             return self._joined(node, tensors)
+        if name == "gather":
+            return self._gathered(node)
         if first is None or len(tensors) > 1:
             return None
+        if name == "cumsum":
+            return self._summed(node, first)
         if name in _RESHAPES:
             return first.reshaped(self._at.shape(node))
         if name == "expand":
@@ -224,6 +264,15 @@ class Masks:
         if name in ("slice", "select"):
             return self._cut(node, first, whole=name == "slice")
         return None
+
+    def _is_computed(self, node: fx.Node) -> bool:
+        """Whether whole numbers are no longer those of an input, as they are or moved."""
+        found = self._functions.get(node.name)
+        if found is None:
+            return False
+        as_they_are = torch.arange(len(found.results)) if found.results.ndim == 1 else None
+        same = as_they_are is not None and torch.equal(found.results.to(torch.int64), as_they_are)
+        return not (same and self._values.is_moved(found.arguments[0].value))
 
     def _is_known(self, node: fx.Node) -> bool:
         return node.name in self._functions or self._at.is_constant(node)
@@ -252,7 +301,67 @@ class Masks:
             return target(*own[0], **own[1]).to(kind)
 
         found = computed(compute, known)
-        return found if called(node) in _SHAPED else self._bounded(known, found)
+        if called(node) in _SHAPED:
+            return found
+        found = self._bounded(known, found)
+        return None if found is None else self._possible(found)
+
+    def _possible(self, function: WholeFunction) -> WholeFunction:
+        """A function without results of what cannot be: a sum up to a place that is less than the number there."""
+        for at, each in enumerate(function.arguments):
+            term = self._sums.get(each.value)
+            if term is None:
+                continue
+            for own, other in enumerate(function.arguments):
+                if other.value != term.arguments[0].value or other.axes != each.axes:
+                    continue
+                shape = [1] * len(function.arguments)
+                shape[at] = each.count
+                sums = torch.arange(each.count).reshape(shape)
+                shape[at], shape[own] = 1, other.count
+                possible = (sums >= term.results.to(torch.int64).reshape(shape)).broadcast_to(function.results.shape)
+                some = function.results[possible][0]
+                function = replace(function, results=torch.where(possible, function.results, some))
+        return function
+
+    def _summed(self, node: fx.Node, function: WholeFunction) -> WholeFunction:
+        """Sums of a function up to each place of an axis, as a value of them."""
+        axis, kind = int(arguments(node)["dim"]) % len(function.axes), node.meta["val"].dtype
+        table, size = _whole(function.results), function.shape[axis]
+        if size < 0 or table is None:
+            raise self._at.refused(
+                node, "a running sum must be of whole numbers from 0 on, along another axis than the batch; "
+                "make it in the loader",
+            )  # fmt: skip
+        if size == 1:
+            return replace(function, results=function.results.to(kind))
+        count = int(table.max()) * size + 1
+        if count > 1 << _MOST_BITS:
+            raise self._at.refused(
+                node, f"a running sum must be at most {(1 << _MOST_BITS) - 1:,}, and may be {count - 1:,}; "
+                "make it in the loader",
+            )  # fmt: skip
+        source = self._values.full(node, function, table)
+        name = self._values.summed(node, source, axis, count)
+        own = tuple(group[0] if group else None for group in function.axes)
+        if [each.axes for each in function.arguments] == [own]:
+            self._sums[name] = function
+        return of_value(name, self._at.shapes[name], count, torch.arange(count).to(kind))
+
+    def _gathered(self, node: fx.Node) -> WholeFunction | None:
+        """Numbers of a constant by a function, where the constant is the same along all other axes."""
+        given = arguments(node)
+        index = self._functions.get(given["index"].name)
+        if index is None or not self._at.is_constant(given["self"]):
+            return None
+        table = self._at.operand(node, given["self"])
+        assert not isinstance(table, str)
+        rows = table.movedim(int(given["dim"]), -1).flatten(0, -2)
+        if not bool((rows == rows[:1]).all()):
+            return None
+        self.check_rows(node, given["index"], rows.shape[-1])
+        operands = [index]
+        return self._bounded(operands, computed(lambda each: rows[0][each[0].to(torch.int64)], operands))
 
     def _bounded(self, operands: Sequence[WholeFunction], found: WholeFunction | None) -> WholeFunction | None:
         """A result of functions; what it does not depend on is noted, as larger numbers might change it."""
@@ -269,6 +378,8 @@ class Masks:
         numbers, where = torch.unique(found.results, return_inverse=True)
         if len(numbers) > 2:
             return found
+        if int(where[0]) == 1:  # what is equal and what is not are of one value
+            numbers, where = numbers.flip(0), 1 - where
         argument = self._values.looked_up(node, found.arguments[0], where.numpy())
         return replace(found, arguments=(argument,), results=numbers)
 

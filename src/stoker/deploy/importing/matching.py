@@ -46,6 +46,7 @@ NEXT: Mapping[str, str] = {
     **dict.fromkeys(
         ("upsample_bilinear2d", "upsample_nearest2d", "upsample_nearest1d"), 'use `mode="nearest"` and a whole factor'
     ),
+    "cumsum": "multiply by a constant with ones up to its diagonal instead, or sum whole inputs",
     "einsum": "write it with `matmul` and `permute`",
     "logsumexp": "subtract `log_softmax` of a number from the number instead",
 }
@@ -54,12 +55,12 @@ _SIZES = (2, 3)
 """Sizes of the batch at which what depends on that size alone is computed."""
 _ROW_NUMBERS = frozenset(
     (
-        "add", "sub", "mul", "cat", "concat", "view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze",
-        "squeeze", "expand", "permute", "transpose", "t", "slice", "select", "to", "_to_copy", "clone", "contiguous",
-        "detach", "alias",
+        "add", "sub", "cat", "concat", "view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze",
+        "squeeze", "expand", "permute", "transpose", "t", "slice", "select", "to", "_to_copy", "type_as", "clone",
+        "contiguous", "detach", "alias",
     )
 )  # fmt: skip
-"""What is done to row numbers on their way to a table."""
+"""What is done to row numbers of an input on their way to a table."""
 _Made = TypeVar("_Made", bound=FloatOperation)
 Handler = Callable[["Matcher", fx.Node], None]
 
@@ -98,14 +99,20 @@ class MaskRules(Protocol):
         """The value of a mask that something else than a softmax reads."""
         ...
 
+    def check_rows(self, node: fx.Node, argument: fx.Node, count: int) -> None:
+        """Refuses row numbers that are computed and may be past a table of so many rows."""
+        ...
+
     def rows(
         self, node: fx.Node, argument: Any, order: Sequence[int] | None = None
     ) -> tuple[str, str | None, NDArray[Any] | None]:  # fmt: skip
         """What a softmax reads."""
         ...
 
-    def counts(self, node: fx.Node, argument: Any, rank: int) -> tuple[str | None, NDArray[Any] | None]:
-        """What an attention counts."""
+    def counts(
+        self, node: fx.Node, argument: Any, scores: str
+    ) -> tuple[str, str | None, NDArray[Any] | None]:  # fmt: skip
+        """What an attention counts, and its scores."""
         ...
 
 
@@ -410,7 +417,12 @@ class Matcher:
         name = str(node.target) if str(node.target).startswith("aten.") else target
         handler = self._handlers.get(name.removesuffix(".default").removeprefix("aten."))
         if handler is None and getattr(node.meta.get("val"), "dtype", None) == torch.bool:
-            raise self.refused(node, f"truth values must be constant, and depend on an input; {MASKS}")
+            tensors = (each.meta.get("val") for each in node.all_input_nodes)
+            real = any(isinstance(each, torch.Tensor) and each.dtype.is_floating_point for each in tensors)
+            source = (
+                "real numbers; give the mask as an input of truth values, made in the loader" if real else "an input"
+            )
+            raise self.refused(node, f"truth values must be constant, and depend on {source}; {MASKS}")
         if handler is None:
             base = name.removeprefix("aten.").partition(".")[0]
             raise self.refused(node, f"is not among the operations that become integers; {NEXT.get(base, OTHERWISE)}")
@@ -432,10 +444,10 @@ def is_in_place(node: fx.Node) -> bool:
 
 
 def is_row_numbers(node: fx.Node) -> bool:
-    """Whether only tables read a node, perhaps after it was moved, joined or computed with."""
-    if _is_truth(node) or not node.users:
+    """Whether a node moves or shifts row numbers, and only tables read them, perhaps after more of that."""
+    if not leads_on(node) or not node.users:
         return False
-    return all(_is_lookup(source, user) or _leads_on(user) for source, user in _uses(node))
+    return all(_is_lookup(source, user) or leads_on(user) for source, user in _uses(node))
 
 
 def _rows_of(node: fx.Node) -> int:
@@ -451,14 +463,18 @@ def _uses(node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node]]:
         source = waiting.pop()
         for user in source.users:
             yield source, user
-            if _leads_on(user) and user not in seen:
+            if leads_on(user) and user not in seen:
                 seen.add(user)
                 waiting.append(user)
 
 
-def _leads_on(node: fx.Node) -> bool:
-    """Whether a node's results may be row numbers if what it reads are."""
-    return called(node) in _ROW_NUMBERS and not _is_truth(node)
+def leads_on(node: fx.Node) -> bool:
+    """Whether a node's results may be row numbers of an input if what it reads are."""
+    kind = getattr(node.meta.get("val"), "dtype", None)
+    if called(node) not in _ROW_NUMBERS or kind is None or kind.is_floating_point or kind == torch.bool:
+        return False
+    # A sum of two numbers of a sample is a row number of neither.
+    return called(node) not in ("add", "sub") or sum(_is_of_samples(each) for each in node.all_input_nodes) < 2
 
 
 def _is_lookup(source: fx.Node, user: fx.Node) -> bool:
@@ -466,8 +482,19 @@ def _is_lookup(source: fx.Node, user: fx.Node) -> bool:
     return called(user) in ("embedding", "embedding_bag") and arguments(user)["indices"] is source
 
 
-def _is_truth(node: fx.Node) -> bool:
-    return getattr(node.meta.get("val"), "dtype", None) == torch.bool
+def _is_of_samples(node: fx.Node) -> bool:
+    """Whether a tensor is made of an input's numbers, not of sizes alone; of placeholders, inputs have a batch."""
+    waiting, seen = [node], {node}
+    while waiting:
+        each = waiting.pop()
+        value = each.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            continue
+        if each.op == "placeholder" and any(isinstance(size, torch.SymInt) for size in value.shape):
+            return True
+        waiting += [before for before in each.all_input_nodes if before not in seen]
+        seen.update(each.all_input_nodes)
+    return False
 
 
 def _computed(node: fx.Node, known: Mapping[str, Any]) -> Any:

@@ -15,6 +15,7 @@ from stoker.deploy.floating.operations import FloatEmbedding, FloatGraph
 from stoker.deploy.floating.patches import PatchTotals, WeightedLayer, patches_of
 from stoker.deploy.floating.row_numbers import rows_read
 from stoker.deploy.importing.exporting import Captured, in_words, where
+from stoker.deploy.importing.mask_values import LEAST
 from stoker.deploy.importing.matching import arguments
 from stoker.deploy.lowering.observation import Observed, Real
 
@@ -200,6 +201,9 @@ class _Noting(fx.Interpreter):
         factor = query.shape[-1] ** -0.5 if scale is None else float(scale)  # pyright: ignore[reportArgumentType]
         scores = (query @ key.transpose(-1, -2)) * factor
         self._note(f"{n.name}.scores", scores)
+        mask = arguments(n)["attn_mask"]
+        if isinstance(mask, fx.Node) and (added := self.env[mask]).is_floating_point():
+            self._note(f"{n.name}.biased", scores + added.masked_fill(added <= LEAST, 0))
         self._note(f"{n.name}.key", key.transpose(-1, -2))
 
 

@@ -135,7 +135,7 @@ def computed(
         return None
     with torch.no_grad():
         results = compute([_over(each, arguments) for each in moved]).broadcast_to(counts)
-    return _without_idle(WholeFunction(axes, arguments, results))
+    return without_idle(WholeFunction(axes, arguments, results))
 
 
 def _new_axis(size: int) -> Group:
@@ -177,7 +177,7 @@ def _over(function: WholeFunction, arguments: Sequence[WholeArgument]) -> torch.
     return turned.reshape([each.count if each in function.arguments else 1 for each in arguments])
 
 
-def _without_idle(function: WholeFunction) -> WholeFunction:
+def without_idle(function: WholeFunction) -> WholeFunction:
     """The function without arguments that its results do not depend on."""
     results, kept = function.results, list[WholeArgument]()
     for each in function.arguments:

@@ -27,7 +27,7 @@ class TableDemand:
         rows: of the table.
         size: numbers of a row.
         bits: of all its rows.
-        chip_bytes: of a sample's row numbers, where the table is on the chip.
+        chip_bytes: of a sample's row numbers, where the table is on the chip; 0 for those that it computes.
         host_bytes: of a sample's rows or sums of rows, where it is on the host.
     """
 
@@ -45,17 +45,17 @@ class TableDemand:
 
 
 def tables_of(graph: IntegerGraph) -> list[TableDemand]:
-    """Tables whose rows depend on inputs by moves of numbers alone; others can not leave the design."""
+    """Tables whose rows depend on whole inputs alone, moved or computed; others can not leave the design."""
     outputs = {port.value for port in graph.outputs}
     found: list[TableDemand] = []
     for each in graph.operations:
-        if isinstance(each, _LOOKUPS) and each.output not in outputs and _moved(graph, each.source):
+        if isinstance(each, _LOOKUPS) and each.output not in outputs and _is_of_whole(graph, each.source):
             made, (rows, size) = graph.values[each.output], graph.constants[each.table].shape
             width = each.table_bits if isinstance(each, op.EmbeddingBag) else made.bits
             found.append(
                 TableDemand(
                     layer=each.output, rows=rows, size=size, bits=rows * size * width,
-                    chip_bytes=_INDEX_BYTES * graph.values[each.source].elements,
+                    chip_bytes=_INDEX_BYTES * graph.values[each.source].elements * _moved(graph, each.source),
                     host_bytes=made.elements * (1 if made.bits <= 8 else 2),
                 )
             )  # fmt: skip
@@ -63,11 +63,11 @@ def tables_of(graph: IntegerGraph) -> list[TableDemand]:
 
 
 def sliced_tables(graph: IntegerGraph) -> list[str]:
-    """Tables whose row numbers are cut out of an input or put in another order, which no dataflow design does."""
+    """Tables whose row numbers are cut out of an input, put in another order or masked: no dataflow design does."""
     return [
         each.layer
         for each in tables_of(graph)
-        if any(isinstance(before, (op.Slice, op.Permute)) for before in _before(graph, each.layer))
+        if any(isinstance(before, (op.Slice, op.Permute, op.Multiply)) for before in _before(graph, each.layer))
     ]
 
 
@@ -127,6 +127,13 @@ def _rows(graph: IntegerGraph, tables: Collection[str]) -> Iterator[ModelPort]:
     for name in (each.layer for each in tables_of(graph) if each.layer in tables):
         shape = graph.values[name].shape
         yield ModelPort(name=name, value=name, dtype="float32", shape=shape, order=tuple(range(len(shape))))
+
+
+def _is_of_whole(graph: IntegerGraph, name: str) -> bool:
+    """Whether no real input reaches a value."""
+    real = {port.value for port in graph.inputs if port.dtype == "float32"}
+    read = {source for each in _before(graph, name) for source in op.sources_of(each)}
+    return real.isdisjoint({name, *read})
 
 
 def _moved(graph: IntegerGraph, name: str) -> bool:

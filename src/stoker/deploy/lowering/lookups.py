@@ -1,4 +1,4 @@
-"""Tables by several whole numbers at once, of operations that there are."""
+"""Tables by several whole numbers at once, and running sums of them, of operations that there are."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.shapes import broadcast
 from stoker.deploy.lowering.grids import Grid
 from stoker.deploy.lowering.writing import Writer
+
+_ONES_BITS = 2
+"""Width of weights that are 0 or 1: they have a sign."""
 
 
 def write_lookup(to: Writer, each: fl.FloatLookup, sources: Sequence[str], grid: Grid) -> str:
@@ -36,3 +39,24 @@ def write_lookup(to: Writer, each: fl.FloatLookup, sources: Sequence[str], grid:
     entries[: len(known)] = known
     name = to.value(each.name, shape, grid)
     return to.write(op.Table(source=source, output=name, table=to.constant(f"{name}.table", entries)))
+
+
+def write_running_sum(to: Writer, each: fl.FloatRunningSum, source: str, grid: Grid) -> str:
+    """Sums up to each place of the last axis: a layer with ones up to the diagonal, exact. The result's name.
+
+    Args:
+        to: the graph.
+        each: the sum.
+        source: a value of whole numbers from 0 on.
+        grid: of the result, which holds the largest sum.
+    """
+    shape = to.values[source].shape
+    name = to.value(each.name, shape, grid)
+    weight, bias = np.tril(np.ones((shape[-1], shape[-1]), np.int64)), np.zeros(shape[-1], np.int64)
+    by = op.Requantiser(multiplier=None, shift=0, zero_point=0, low=0, high=grid.ends[1])
+    return to.write(
+        op.Linear(
+            source=source, output=name, weight=to.constant(f"{name}.weight", weight), weight_bits=_ONES_BITS,
+            bias=to.constant(f"{name}.bias", bias), requantiser=by,
+        )
+    )  # fmt: skip

@@ -25,14 +25,14 @@ from stoker.deploy.ir.values import Dtype, ModelPort
 from stoker.deploy.lowering.folding import folded, only_leaves
 from stoker.deploy.lowering.grids import Grid, RangeRule, Widths, grid_of, observed_grid
 from stoker.deploy.lowering.layout import BATCH, Atom, Group, Laid, permuted, reshaped, size_of, without_batch
-from stoker.deploy.lowering.lookups import write_lookup
+from stoker.deploy.lowering.lookups import write_lookup, write_running_sum
 from stoker.deploy.lowering.naming import WidthNames
 from stoker.deploy.lowering.normalising import write_log_softmax, write_norm, write_softmax
 from stoker.deploy.lowering.observation import Observed
 from stoker.deploy.lowering.rounding import RoundedWeights, RoundingRule, round_weights
 from stoker.deploy.lowering.roundings import Roundings
 from stoker.deploy.lowering.tables import table_ends, table_grid, with_tables, write_bag, write_rows
-from stoker.deploy.lowering.writing import Writer, fresh
+from stoker.deploy.lowering.writing import Writer, fresh, with_channels
 
 _CLAMPED = (
     fl.FloatLinear,
@@ -249,6 +249,8 @@ class _Lowering:
                 self._embedding(each)
             case fl.FloatLookup():
                 self._lookup(each)
+            case fl.FloatRunningSum():
+                self._running_sum(each)
             case fl.FloatNorm():
                 self._norm(each)
             case fl.FloatSoftmax():
@@ -288,7 +290,7 @@ class _Lowering:
                 requantiser=self._by_channel(name, made, source, grid, ends),
             )
         )  # fmt: skip
-        self._laid[each.name] = _with_channels(name, before, rows[0], out)
+        self._laid[each.name] = with_channels(name, before, rows[0], out)
 
     def _rounded(
         self, each: WeightedLayer, weight: Any, bias: Any, source: str, grid: Grid
@@ -535,7 +537,7 @@ class _Lowering:
         if each.bag:
             source, rows, before = self._rows(laid)
             name = write_bag(self._to, each, source, laid, bits, self._grid(each.name, each.layer))
-            self._laid[each.name] = _with_channels(name, before, rows[0], out)
+            self._laid[each.name] = with_channels(name, before, rows[0], out)
         else:
             # Rows are results as they are: they have the narrower of both widths.
             bits = min(bits, self._result_bits(each.name, each.layer))
@@ -543,7 +545,7 @@ class _Lowering:
             grid = self._grid(each.name, "") if given else table_grid(each.table, bits, self._options.rule)
             bits = grid.bits
             name = write_rows(self._to, each, self._to.arranged(laid, [laid.order]), grid)
-            self._laid[each.name] = _with_channels(name, laid.axes, laid.order, out)
+            self._laid[each.name] = with_channels(name, laid.axes, laid.order, out)
         self._weight_bits[each.name] = bits * each.table.size
 
     def _lookup(self, each: fl.FloatLookup) -> None:
@@ -551,12 +553,17 @@ class _Lowering:
         name = write_lookup(self._to, each, sources, self._grid(each.name, each.layer))
         self._laid[each.name] = self._spread(name, each.name, order)
 
+    def _running_sum(self, each: fl.FloatRunningSum) -> None:
+        source, rows, before = self._rows(self._laid[each.sources[0]])
+        name = write_running_sum(self._to, each, source, self._grid(each.name, each.layer))
+        self._laid[each.name] = with_channels(name, before, rows[0], Atom(self._to.values[name].shape[-1]))
+
     def _norm(self, each: fl.FloatNorm) -> None:
         laid = self._laid[each.sources[0]]
         source, rows, before = self._rows(laid)
         grid, ends = self._result(each)
         name = write_norm(self._to, each, source, grid, ends)
-        self._laid[each.name] = _with_channels(name, before, rows[0], Atom(len(each.gain)))
+        self._laid[each.name] = with_channels(name, before, rows[0], Atom(len(each.gain)))
 
     def _softmax(self, each: fl.FloatSoftmax) -> None:
         laid = self._laid[each.sources[0]]
@@ -584,12 +591,6 @@ class _Lowering:
         name = self._to.fixed(each.name, grid.steps(each.array).astype(np.int64), grid)
         atoms = [(Atom(size),) if size > 1 else () for size in shape]
         self._laid[each.name] = Laid(name, tuple(atoms), tuple(atom for group in atoms for atom in group))
-
-
-def _with_channels(name: str, before: tuple[Group, ...], rows: Group, out: Atom) -> Laid:
-    """A tensor with a new last axis, which lies last in memory."""
-    last: Group = (out,) if out.size > 1 else ()
-    return Laid(name, (*before, last), (*rows, *last))
 
 
 def _common_shift(ratios: Any) -> int:

@@ -163,6 +163,12 @@ def fresh(groups: Sequence[Group]) -> tuple[Group, ...]:
     )
 
 
+def with_channels(name: str, before: tuple[Group, ...], rows: Group, out: Atom) -> Laid:
+    """A tensor with a new last axis, which lies last in memory."""
+    last: Group = (out,) if out.size > 1 else ()
+    return Laid(name, (*before, last), (*rows, *last))
+
+
 def narrowest(array: NDArray[Any]) -> np.dtype[Any]:
     """The narrowest whole-number dtype that holds an array."""
     low, high = int(array.min(initial=0)), int(array.max(initial=0))

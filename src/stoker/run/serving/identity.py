@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import sys
+import sysconfig
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +20,10 @@ from stoker.run.serving.sources import ModelForm
 _READ_BYTES = 64 << 20
 """A larger file is known by its size, time and number: to read it takes as long as to load it."""
 _SHOWN = 12
+_OTHERS = (*(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")), f"{Path(__file__).parents[2]}/")
+"""Python's and stoker's own modules."""
+_INSTALLED = frozenset(("site-packages", "dist-packages"))
+"""Folders in which no module is one of the user's project."""
 _DESIGN_SUFFIXES = (".sv", ".json", ".hex", ".bin")
 
 
@@ -26,23 +33,29 @@ class SourceIdentity(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         digest: of the contents; of a large file's size, time and number.
         facts: size, time and number of each file: where they are equal, nothing needs to be read.
+        imported: files of modules that a function's file imports, from its project.
     """
 
     digest: str
     facts: list[tuple[str, int, int, int]]
+    imported: list[str] = []
 
 
-def identity_of(form: ModelForm) -> SourceIdentity:
+def identity_of(form: ModelForm, imported: Sequence[str] = ()) -> SourceIdentity:
     """What is in the files of a model now; what is behind the URL of a function's weights is not looked at.
+
+    Args:
+        form: of the model.
+        imported: files that its function's file imports, as :func:`imported_files` finds them.
 
     Raises:
         ServingError: a file is gone.
     """
     try:
-        paths = _files(form)
-        return SourceIdentity(digest=_digest(paths), facts=_facts(paths))
-    except FileNotFoundError:
-        raise ServingError(f"its source `{form.text}` is gone") from None
+        paths = [*_files(form), *map(Path, imported)]
+        return SourceIdentity(digest=_digest(paths), facts=_facts(paths), imported=list(imported))
+    except FileNotFoundError as error:
+        raise ServingError(f"{_subject(form, [str(error.filename)], imported)} is gone") from None
     except OSError as error:
         raise ServingError(f"its source `{form.text}` cannot be read: {error.strerror}") from None
 
@@ -55,21 +68,57 @@ def changed(form: ModelForm, known: SourceIdentity) -> str | None:
         known: what it was.
     """
     try:
-        paths = _files(form)
-        if _facts(paths) == known.facts:
+        if _facts([*_files(form), *map(Path, known.imported)]) == known.facts:
             return None
     except OSError:
         pass  # said by what follows
     try:
-        found = identity_of(form)
+        found = identity_of(form, known.imported)
     except ServingError as error:
         return f"{error.args[0]}; `stoker serve swap` takes another one"
     if found.digest == known.digest:
         return None
+    subject = _subject(form, [each[0] for each in found.facts if each not in known.facts], known.imported)
     return (
-        f"its source `{form.text}` has changed since it was loaded (digest {known.digest[:_SHOWN]}, now "
-        f"{found.digest[:_SHOWN]}); `stoker serve swap` takes the new one"
+        f"{subject} has changed since it was loaded (digest {known.digest[:_SHOWN]}, now {found.digest[:_SHOWN]}); "
+        "`stoker serve swap` takes the new one"
     )
+
+
+def imported_files(form: ModelForm) -> list[str]:
+    """Files of the modules of a function's project that this process has imported, but for the function's own.
+
+    The project is the folder of the function's file, of a module in a package the one that the package is in. Installed
+    packages are no part of it, wherever they are.
+    """
+    own = _own_file(form)
+    if own is None:
+        return []
+    root = own.parents[0 if form.module.endswith(".py") else form.module.count(".") + (own.name == "__init__.py")]
+    found: set[str] = set()
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str):
+            continue
+        path = os.path.abspath(file)
+        own_project = path.startswith(f"{root}{os.sep}") and not path.startswith(_OTHERS)
+        if own_project and _INSTALLED.isdisjoint(Path(path).parts) and os.path.isfile(path):
+            found.add(path)
+    return sorted(found - {str(own)})
+
+
+def changed_since(known: SourceIdentity, start_ns: int) -> str | None:
+    """A file that was imported and written since a time, which may hold something else than what was imported."""
+    now_ns = time.time_ns()
+    times = {name: time_ns for name, _, time_ns, _ in known.facts}
+    return next((name for name in known.imported if start_ns <= times[name] <= now_ns), None)
+
+
+def _subject(form: ModelForm, files: Sequence[str], imported: Sequence[str]) -> str:
+    """What has changed: a model's source, or, if that alone is another one, a file that it imports."""
+    if files and all(each in imported for each in files):
+        return f"`{files[0]}`, which its source `{form.text}` imports,"
+    return f"its source `{form.text}`"
 
 
 def _files(form: ModelForm) -> list[Path]:
@@ -87,13 +136,19 @@ def _files(form: ModelForm) -> list[Path]:
                 return [path]
         return [path]
     files = [Path(form.weights)] if form.weights and "://" not in form.weights else []
-    if form.module.endswith(".py"):
-        return [Path(os.path.abspath(form.module)), *files]
+    own = _own_file(form)
+    return files if own is None else [own, *files]
+
+
+def _own_file(form: ModelForm) -> Path | None:
+    """The file of a function's module; None where there is none, or it is no function."""
+    if not form.function or form.module.endswith(".py"):
+        return Path(os.path.abspath(form.module)) if form.function else None
     try:
         spec = importlib.util.find_spec(form.module)
     except (ImportError, ValueError, AttributeError):
-        return files
-    return [Path(spec.origin), *files] if spec is not None and spec.has_location and spec.origin else files
+        return None
+    return Path(os.path.abspath(spec.origin)) if spec is not None and spec.has_location and spec.origin else None
 
 
 def _facts(paths: Sequence[Path]) -> list[tuple[str, int, int, int]]:

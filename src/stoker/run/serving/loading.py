@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from stoker.core.code.definitions import load_function
 from stoker.core.errors import ModelChangedError, ServingError
 from stoker.core.processes.background import in_background
 from stoker.core.processes.parents import die_with, set_name
-from stoker.run.serving.identity import SourceIdentity, changed, identity_of
+from stoker.run.serving.identity import SourceIdentity, changed, changed_since, identity_of, imported_files
 from stoker.run.serving.sources import EngineName, ModelForm
 from stoker.run.serving.template import ModelOrder
 from stoker.serve.engine import Model, ModelEngine
@@ -80,12 +81,16 @@ def load_known(form: ModelForm, known: bytes) -> tuple[Model, bytes]:
         except ServingError:
             load(form)  # says what is wrong with it in more detail
             raise
+    start_ns = time.time_ns()
     model = load(form)
+    found = was if known else identity_of(form, imported_files(form))
     if why := changed(form, was):
         raise ModelChangedError(why) if known else ServingError(why)
+    if not known and (name := changed_since(found, start_ns)):
+        raise ServingError(f"`{name}`, which its source `{form.text}` imports, was written while it was loaded")
     if form.engine == "onnx" and Path(form.path).is_file():
         model = _ReadAgain(model, form, was)
-    return model, msgspec.json.encode(was)
+    return model, msgspec.json.encode(found)
 
 
 class _ReadAgain:
