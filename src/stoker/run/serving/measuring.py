@@ -1,6 +1,6 @@
 """What a model costs on this machine, for a plan: batches on its engines, and a request at the service's front end.
 
-The front end is measured with real requests over loopback, by the time of this process: neither engines nor clients count.
+The front end is measured with real requests over loopback, by the time of this process: engines and clients are others.
 """
 
 from __future__ import annotations
