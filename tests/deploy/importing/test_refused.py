@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -103,6 +104,25 @@ def test_a_form_that_integers_do_not_have_is_refused(module: nn.Module, said: st
         import_module(module, samples(4))
 
 
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (Of(lambda s, x: (lambda y: y @ y.t())(s.l(x)), l=nn.Linear(4, 4)), "samples must not be combined"),
+        (Of(lambda s, x: (lambda y: y.t() @ y)(s.l(x)), l=nn.Linear(4, 4)), "product must not mix samples"),
+        (Of(lambda s, x: s.l(x)[:, None] - x[None], l=nn.Linear(4, 4)), "samples must not be combined"),
+    ],
+)
+def test_samples_that_meet_are_refused(module: nn.Module, said: str) -> None:
+    with pytest.raises(ModelImportError, match=said):
+        import_module(module, samples(4))
+
+
+def test_an_attention_that_drops_shares_is_refused() -> None:
+    attention = Of(lambda s, x: functional.scaled_dot_product_attention(s.q(x), x, x, dropout_p=0.5), q=nn.Linear(4, 4))
+    with pytest.raises(ModelImportError, match=r"`dropout_p` must be 0.*got 0.5; give it"):
+        import_module(attention, samples(3, 4))
+
+
 def zeroed(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
     x = self.l(x)
     x[:, 0] = 0
@@ -131,6 +151,65 @@ def test_what_is_written_in_place_counts_though_its_result_is_not_read() -> None
     found = quantise(Of(rectified, l=nn.Linear(4, 4)), samples(4))
     given = {found.graph.inputs[0].name: samples(4).inputs[0].numpy()}
     assert NumpyEngine(found.graph)(given)["output"].min() == 0.0
+
+
+def test_parts_are_taken_by_constant_numbers() -> None:
+    rows, columns = [1, 2, 2, 3], [0, 0, 1, 2]
+
+    def interactions(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        x = self.l(x).unflatten(1, (4, 3))
+        x = x[:, rows, columns][:, torch.tensor([3, 0, -3])]
+        return torch.index_select(x, -1, torch.tensor([2, 1, 1])).flip(-1)
+
+    torch.manual_seed(0)
+    module = Of(interactions, l=nn.Linear(4, 12))
+    found = quantise(module, samples(4))
+    given = samples(4).inputs[0]
+    whole = NumpyEngine(found.graph)({found.graph.inputs[0].name: given.numpy()})["output"]
+    assert np.median(abs(whole - module(given).detach().numpy())) < 0.02
+
+
+def test_rows_of_a_constant_that_inputs_choose_are_refused_with_what_to_do() -> None:
+    ids = Samples((torch.arange(64) % 5,), None)
+    with pytest.raises(ModelImportError, match=r"rows of a table by `nn.functional.embedding`"):
+        import_module(Of(lambda s, x: s.l(s.l.weight[x]), l=nn.Linear(4, 5)), ids)
+
+
+def test_a_view_of_what_is_written_in_place_is_refused_where_it_is_read_later() -> None:
+    def doubled(self: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.l(x)
+        part = x.view(-1, 2, 2)
+        x.mul_(2)
+        return x, part
+
+    with pytest.raises(ModelImportError, match=r"must not write to `linear`: `view`, a part or a view of it, is read"):
+        import_module(Of(doubled, l=nn.Linear(4, 4)), samples(4))
+
+
+def test_what_is_written_to_a_dropout_that_is_off_is_written_to_what_it_read() -> None:
+    def moved(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        x = self.l(x)
+        self.d(x).add_(3.0)
+        return x
+
+    torch.manual_seed(0)
+    module = Of(moved, l=nn.Linear(4, 4), d=nn.Dropout()).eval()
+    found = quantise(module, samples(4))
+    given = samples(4).inputs[0]
+    whole = NumpyEngine(found.graph)({found.graph.inputs[0].name: given.numpy()})["output"]
+    assert np.median(abs(whole - module(given).detach().numpy())) < 0.02
+
+
+def test_samples_that_a_model_writes_to_stay_as_they_are() -> None:
+    def doubled(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return self.l(x)
+
+    own = samples(4)
+    before = own.inputs[0].clone()
+    model = import_module(Of(doubled, l=nn.Linear(4, 4)), own)
+    assert (model.outputs(own)[0] == model.outputs(own)[0]).all()
+    assert torch.equal(own.inputs[0], before)
 
 
 def test_infinite_weights_are_named() -> None:

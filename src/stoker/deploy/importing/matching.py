@@ -6,6 +6,7 @@ What belongs to which operation of torch is in ``handlers``; here are walking, f
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -38,18 +39,30 @@ OTHERWISE = "write it with those of docs/guide/deploy.md, or leave it out of the
 _SCORES = "return the scores, and choose among them outside of the module"
 _UNROLLED = "write its steps with `nn.Linear`, sigmoid and tanh, as a loop of a constant length"
 _FLAT = "use convolutions and pools of one or two dimensions"
+_NORMED = "write it with `s = (x * x).sum(-1, keepdim=True)`, and `x * torch.rsqrt(s + 1e-12)`"
+_RANDOM = "draw random numbers in training alone, behind `if self.training`"
 NEXT: Mapping[str, str] = {
     **dict.fromkeys(("argmax", "argmin", "topk", "sort", "argsort", "max", "min"), _SCORES),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell"), _UNROLLED),
     **dict.fromkeys(("conv3d", "max_pool3d", "avg_pool3d", "adaptive_avg_pool3d"), _FLAT),
-    "conv_transpose2d": "upsample by `nn.Upsample` and convolve instead",
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d"), "upsample by `nn.Upsample` and convolve instead"),
     **dict.fromkeys(
         ("upsample_bilinear2d", "upsample_nearest2d", "upsample_nearest1d"), 'use `mode="nearest"` and a whole factor'
     ),
+    **dict.fromkeys(("linalg_vector_norm", "norm", "cosine_similarity", "pairwise_distance", "cdist"), _NORMED),
+    **dict.fromkeys(("randn", "rand", "randn_like", "rand_like", "empty_like", "bernoulli"), _RANDOM),
+    **dict.fromkeys(("std", "var", "std_mean", "var_mean"), "write it with the means of `x` and of `x * x`"),
+    "one_hot": "use an `nn.Embedding` with the identity as its table",
+    "embedding_renorm_": "renormalise the table once after training, and leave `max_norm` out",
+    "wrap_with_autocast": "leave `torch.autocast` out of `forward`",
+    "pow": "write `a ** x` as `torch.exp(x * math.log(a))`",
+    "unfold": "take the windows by slices, and join them by `torch.stack`",
+    "im2col": "use a convolution, or `reshape` and `permute`",
     "einsum": "write it with `matmul` and `permute`",
     "logsumexp": "subtract `log_softmax` of a number from the number instead",
 }
 """What to do about operations that are refused, by their names."""
+_DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 _SIZES = (2, 3)
 """Sizes of the batch at which what depends on that size alone is computed."""
 _ROW_NUMBERS = frozenset(
@@ -208,18 +221,28 @@ class Matcher:
         written = node.args[0]
         assert isinstance(written, fx.Node)
         self.overwritten(node, written)
-        self._names[written.name] = self._names[node.name]
+        for each in _same_memory(written):
+            self._names[each.name] = self._names[node.name]
 
     def overwritten(self, node: fx.Node, written: fx.Node) -> None:
         """What an in-place operation writes to is no constant any more.
 
         Raises:
-            ModelImportError: it writes to a part of a value.
+            ModelImportError: it writes to a part of a value, or to one of which a part is read later.
         """
-        if _is_view(written):
+        same = _same_memory(written)
+        if _is_view(same[-1]):
             raise self.refused(node, f"must not write to `{written.name}`, a part or a view of another value")
-        self._constants.pop(written.name, None)
-        self._by_size.pop(written.name, None)
+        places = {each: at for at, each in enumerate(node.graph.nodes)}
+        for view in _views(same[-1]):
+            if view not in same and places[view] < places[node] < max(map(places.__getitem__, view.users), default=-1):
+                raise self.refused(
+                    node, f"must not write to `{written.name}`: `{view.name}`, a part or a view of it, is read later; "
+                    "use the form that is not in place"
+                )  # fmt: skip
+        for each in same:
+            self._constants.pop(each.name, None)
+            self._by_size.pop(each.name, None)
 
     def split(self, node: fx.Node, axis: int, sizes: Sequence[int]) -> None:
         """Parts of a node's source along an axis, for a node with several results."""
@@ -296,10 +319,20 @@ class Matcher:
         return array
 
     def shape(self, node: fx.Node) -> tuple[int, ...]:
-        """The shape of a node's result; multiples of the batch are negative."""
+        """The shape of a node's result; multiples of the batch are negative.
+
+        Raises:
+            ModelImportError: two axes are the batch's: samples would meet.
+        """
         found = node.meta["val"]
         tensor = found[0] if isinstance(found, (tuple, list)) else found
-        return tuple(self.size(node, each) for each in tensor.shape)
+        shape = tuple(self.size(node, each) for each in tensor.shape)
+        if sum(size < 0 for size in shape) > 1:
+            raise self.refused(
+                node, f"samples must not be combined with each other, got a result of {list(shape)} (-1: the batch); "
+                "do that outside of the module"
+            )  # fmt: skip
+        return shape
 
     def size(self, node: fx.Node, size: Any) -> int:
         """A size of torch; a multiple of the batch is negative."""
@@ -511,11 +544,33 @@ def _is_view(node: fx.Node) -> bool:
     return schema is not None and not schema.is_mutable and any(each.alias_info for each in schema.returns)
 
 
+def _same_memory(node: fx.Node) -> list[fx.Node]:
+    """A node and what it returns as it is: a dropout that is off, which torch's schema does not tell."""
+    found = [node]
+    while called(found[-1]) in _DROPOUTS and isinstance(found[-1].args[0], fx.Node):
+        found.append(found[-1].args[0])
+    return found
+
+
+def _views(node: fx.Node) -> list[fx.Node]:
+    """Nodes whose results are memory of a node, that are not written through."""
+    found = [node]
+    for each in found:
+        found += [
+            user
+            for user in each.users
+            if user.args[:1] == (each,)
+            and (_is_view(user) or called(user) in _DROPOUTS or (user.target is operator.getitem and each is not node))
+        ]
+    return found[1:]
+
+
 def _written(node: fx.Node) -> list[str]:
     """What an in-place node writes to, and what that is a view of."""
     found: list[str] = []
     first: Any = node.args[0] if node.args else None
     while isinstance(first, fx.Node):
         found.append(first.name)
-        first = first.args[0] if first.args and (_is_view(first) or is_in_place(first)) else None
+        through = _is_view(first) or is_in_place(first) or called(first) in _DROPOUTS
+        first = first.args[0] if first.args and through else None
     return found

@@ -330,7 +330,9 @@ class _Lowering:
     def _image(self, laid: Laid, flat: bool) -> str:
         """A value as (height, width, channels)."""
         if laid.axes[0] != (BATCH,):
-            raise ValueError("the batch must be the first axis")
+            raise ValueError(
+                "the first axis must be the batch alone; apply it before `reshape(-1, …)` joins others to it"
+            )
         channels, *places = laid.axes[1:]
         rows: Group = () if flat or not places else places[0]
         columns: Group = () if not places else places[-1]
