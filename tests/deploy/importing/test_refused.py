@@ -86,6 +86,15 @@ def test_masks_that_depend_on_inputs_are_refused_with_what_to_do(added: bool, ma
             Of(lambda s, x: x / s.l(x), l=nn.Linear(4, 4)),
             r"divisor must be constant.*; multiply by its `reciprocal\(\)`",
         ),
+        (
+            Of(lambda s, x: s.l(x) + torch.randn(4), l=nn.Linear(4, 4)),
+            "random numbers must not be drawn.*behind `if self",
+        ),
+        (
+            Of(lambda s, x: s.l(x) + torch.zeros(4).uniform_(), l=nn.Linear(4, 4)),
+            "random numbers must not be drawn.*behind `if self",
+        ),
+        (Of(lambda s, x: s.l(x) * torch.rand_like(x), l=nn.Linear(4, 4)), "random numbers must not be drawn"),
         (Of(lambda s, x: torch.dropout(s.l(x), 0.5, True), l=nn.Linear(4, 4)), "give it `training=self.training`"),
         (Of(lambda s, x: s.l(x).max(1).indices, l=nn.Linear(4, 4)), "argmax.*return the scores, and choose among them"),
         (Of(lambda s, x: s.l(x)[0], l=nn.LSTMCell(4, 4)), "write its steps with `nn.Linear`"),

@@ -40,7 +40,12 @@ _SCORES = "return the scores, and choose among them outside of the module"
 _UNROLLED = "write its steps with `nn.Linear`, sigmoid and tanh, as a loop of a constant length"
 _FLAT = "use convolutions and pools of one or two dimensions"
 _NORMED = "write it with `s = (x * x).sum(-1, keepdim=True)`, and `x * torch.rsqrt(s + 1e-12)`"
-_RANDOM = "draw random numbers in training alone, behind `if self.training`"
+_RANDOM = "draw them in training alone, behind `if self.training`"
+_DRAWN = (
+    "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "uniform", "bernoulli",
+    "exponential", "multinomial",
+)  # fmt: skip
+"""What would become a constant of the package."""
 NEXT: Mapping[str, str] = {
     **dict.fromkeys(("argmax", "argmin", "topk", "sort", "argsort", "max", "min"), _SCORES),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell"), _UNROLLED),
@@ -50,7 +55,6 @@ NEXT: Mapping[str, str] = {
         ("upsample_bilinear2d", "upsample_nearest2d", "upsample_nearest1d"), 'use `mode="nearest"` and a whole factor'
     ),
     **dict.fromkeys(("linalg_vector_norm", "norm", "cosine_similarity", "pairwise_distance", "cdist"), _NORMED),
-    **dict.fromkeys(("randn", "rand", "randn_like", "rand_like", "empty_like", "bernoulli"), _RANDOM),
     **dict.fromkeys(("std", "var", "std_mean", "var_mean"), "write it with the means of `x` and of `x * x`"),
     "one_hot": "use an `nn.Embedding` with the identity as its table",
     "embedding_renorm_": "renormalise the table once after training, and leave `max_norm` out",
@@ -406,6 +410,8 @@ class Matcher:
                 small, large = (int(value.node.expr.subs(self._batch, size)) for size in _SIZES)
                 self._by_size[node.name] = small, large
             return True  # sizes are read where they are used
+        if called(node) in _DRAWN:
+            raise self.refused(node, f"random numbers must not be drawn in evaluation mode; {_RANDOM}")
         if all(each.name in self._constants for each in inputs):
             self._constants[node.name] = _computed(node, self._constants)
             return True
