@@ -191,18 +191,32 @@ def test_a_view_of_what_is_written_in_place_is_refused_where_it_is_read_later() 
         x.mul_(2)
         return x, part
 
-    with pytest.raises(ModelImportError, match=r"must not write to `linear`: `view`, a part or a view of it, is read"):
+    with pytest.raises(ModelImportError, match=r"must not write to `linear`: `view`, a part or a view of the same"):
         import_module(Of(doubled, l=nn.Linear(4, 4)), samples(4))
 
 
-def test_what_is_written_to_a_dropout_that_is_off_is_written_to_what_it_read() -> None:
-    def moved(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        x = self.l(x)
-        self.d(x).add_(3.0)
-        return x
+def moved_as_dropped(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    x = self.l(x)
+    self.d(x).add_(3.0)
+    return x
 
+
+def moved_twice(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    x = self.l(x)
+    functional.relu(x, inplace=True).add_(3.0)
+    return x
+
+
+def view_alone(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return functional.relu(self.d(self.l(x).view(-1, 2, 2)), inplace=True)
+
+
+@pytest.mark.parametrize("function", [moved_as_dropped, moved_twice, view_alone])
+def test_what_is_written_in_place_is_written_to_all_that_has_that_memory(
+    function: Callable[..., torch.Tensor],
+) -> None:
     torch.manual_seed(0)
-    module = Of(moved, l=nn.Linear(4, 4), d=nn.Dropout()).eval()
+    module = Of(function, l=nn.Linear(4, 4), d=nn.Dropout()).eval()
     found = quantise(module, samples(4))
     given = samples(4).inputs[0]
     whole = NumpyEngine(found.graph)({found.graph.inputs[0].name: given.numpy()})["output"]

@@ -40,6 +40,7 @@ _SCORES = "return the scores, and choose among them outside of the module"
 _UNROLLED = "write its steps with `nn.Linear`, sigmoid and tanh, as a loop of a constant length"
 _FLAT = "use convolutions and pools of one or two dimensions"
 _NORMED = "write it with `s = (x * x).sum(-1, keepdim=True)`, and `x * torch.rsqrt(s + 1e-12)`"
+_JOINED = "join the parts by `torch.cat`, instead of writing into one"
 _RANDOM = "draw them in training alone, behind `if self.training`"
 _DRAWN = (
     "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "uniform", "bernoulli",
@@ -62,6 +63,7 @@ NEXT: Mapping[str, str] = {
     "pow": "write `a ** x` as `torch.exp(x * math.log(a))`",
     "unfold": "take the windows by slices, and join them by `torch.stack`",
     "im2col": "use a convolution, or `reshape` and `permute`",
+    **dict.fromkeys(("copy", "copy_", "index_put", "index_put_", "slice_scatter", "select_scatter"), _JOINED),
     "einsum": "write it with `matmul` and `permute`",
     "logsumexp": "subtract `log_softmax` of a number from the number instead",
 }
@@ -225,24 +227,22 @@ class Matcher:
         written = node.args[0]
         assert isinstance(written, fx.Node)
         self.overwritten(node, written)
-        for each in _same_memory(written):
+        for each in _same_value(written):
             self._names[each.name] = self._names[node.name]
 
     def overwritten(self, node: fx.Node, written: fx.Node) -> None:
         """What an in-place operation writes to is no constant any more.
 
         Raises:
-            ModelImportError: it writes to a part of a value, or to one of which a part is read later.
+            ModelImportError: what has a part of that memory otherwise is read later.
         """
-        same = _same_memory(written)
-        if _is_view(same[-1]):
-            raise self.refused(node, f"must not write to `{written.name}`, a part or a view of another value")
+        same = _same_value(written)
         places = {each: at for at, each in enumerate(node.graph.nodes)}
-        for view in _views(same[-1]):
-            if view not in same and places[view] < places[node] < max(map(places.__getitem__, view.users), default=-1):
+        for each in _of_memory(written):
+            if each not in same and places[each] < places[node] < max(map(places.__getitem__, each.users), default=-1):
                 raise self.refused(
-                    node, f"must not write to `{written.name}`: `{view.name}`, a part or a view of it, is read later; "
-                    "use the form that is not in place"
+                    node, f"must not write to `{written.name}`: `{each.name}`, a part or a view of the same memory, is "
+                    "read later; use the form that is not in place"
                 )  # fmt: skip
         for each in same:
             self._constants.pop(each.name, None)
@@ -550,25 +550,35 @@ def _is_view(node: fx.Node) -> bool:
     return schema is not None and not schema.is_mutable and any(each.alias_info for each in schema.returns)
 
 
-def _same_memory(node: fx.Node) -> list[fx.Node]:
-    """A node and what it returns as it is: a dropout that is off, which torch's schema does not tell."""
+def _same_value(node: fx.Node) -> list[fx.Node]:
+    """Nodes that are one value: what is written in place, and dropouts that are off, which torch's schema hides."""
+    while _is_itself(node) and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
     found = [node]
-    while called(found[-1]) in _DROPOUTS and isinstance(found[-1].args[0], fx.Node):
-        found.append(found[-1].args[0])
+    for each in found:
+        found += [user for user in each.users if user.args[:1] == (each,) and _is_itself(user)]
     return found
 
 
-def _views(node: fx.Node) -> list[fx.Node]:
-    """Nodes whose results are memory of a node, that are not written through."""
+def _of_memory(node: fx.Node) -> list[fx.Node]:
+    """Nodes whose results are memory of the value that a node is, or is a part or a view of."""
+    while (_is_itself(node) or _is_view(node)) and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
     found = [node]
     for each in found:
+        parts = each is not node and _is_view(each)
         found += [
             user
             for user in each.users
             if user.args[:1] == (each,)
-            and (_is_view(user) or called(user) in _DROPOUTS or (user.target is operator.getitem and each is not node))
+            and (_is_itself(user) or _is_view(user) or (parts and user.target is operator.getitem))
         ]
-    return found[1:]
+    return found
+
+
+def _is_itself(node: fx.Node) -> bool:
+    """Whether a node returns what it reads: written to, or as it is."""
+    return is_in_place(node) or called(node) in _DROPOUTS
 
 
 def _written(node: fx.Node) -> list[str]:
@@ -577,6 +587,5 @@ def _written(node: fx.Node) -> list[str]:
     first: Any = node.args[0] if node.args else None
     while isinstance(first, fx.Node):
         found.append(first.name)
-        through = _is_view(first) or is_in_place(first) or called(first) in _DROPOUTS
-        first = first.args[0] if first.args and through else None
+        first = first.args[0] if first.args and (_is_view(first) or _is_itself(first)) else None
     return found
