@@ -188,9 +188,12 @@ def modules() -> dict[str, tuple[nn.Module, Callable[[int], Inputs]]]:
         "log softmax of channels": (Of(lambda s, x: torch.log_softmax(s.c(x), -3), c=conv(3, 5, 3)), image),
         "log softmax between": (Of(lambda s, x: s.l(F.log_softmax(s.c(x), 1).flatten(1)), c=conv(3, 5, 5, stride=2),
                                    l=nn.Linear(20, 4)), image),
+        "norm of rows": (Of(lambda s, x: s.b(s.l(x).flatten(0, 1)).relu().unflatten(0, (-1, 6)),
+                            l=nn.Linear(16, 8), b=gained(nn.BatchNorm1d(8))), sequence),
         "attention": (nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), sequence),
         "positions": (Positions(), sequence),
-        "causal": (Of(lambda s, x: F.scaled_dot_product_attention(s.q(x), s.k(x), x, is_causal=True),
+        "causal": (Of(lambda s, x: F.scaled_dot_product_attention(  # of two heads
+                          *(each.unflatten(2, (2, 8)).transpose(1, 2) for each in (s.q(x), s.k(x), x)), is_causal=True),
                       q=nn.Linear(16, 16), k=nn.Linear(16, 16)), sequence),
         "embedding": (Of(lambda s, i, x: s.l(torch.cat([s.e(i), x], 1)), e=nn.Embedding(50, 8), l=nn.Linear(12, 4)),
                       lambda count: (torch.randint(0, 50, (count,)), torch.randn(count, 4))),

@@ -62,6 +62,13 @@ def call(channel: grpc.Channel, method: str, **fields: Any) -> Any:
     return made(request(**fields), timeout=20)
 
 
+def classified() -> Any:
+    """An output as Triton's clients ask for its two largest classes."""
+    output = message_class("InferRequestedOutputTensor")(name="y")
+    output.parameters["classification"].int64_param = 2
+    return output
+
+
 def given(**more: Any) -> Any:
     return message_class("InferInputTensor")(name="x", datatype="FP32", shape=SAMPLE.shape, **more)
 
@@ -110,6 +117,15 @@ def test_answers(channel: grpc.Channel, raw: bool) -> None:
         ({"model_name": "scaling", "model_version": "9"}, grpc.StatusCode.NOT_FOUND),
         ({"model_name": "scaling"}, grpc.StatusCode.INVALID_ARGUMENT),
         ({"model_name": "scaling", "inputs": [given()]}, grpc.StatusCode.INVALID_ARGUMENT),
+        (
+            {
+                "model_name": "scaling",
+                "inputs": [given()],
+                "raw_input_contents": [SAMPLE.tobytes()],
+                "outputs": [classified()],
+            },
+            grpc.StatusCode.INVALID_ARGUMENT,
+        ),
         (
             {"model_name": "scaling", "inputs": [given()], "raw_input_contents": [b"abc"]},
             grpc.StatusCode.INVALID_ARGUMENT,

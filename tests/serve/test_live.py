@@ -117,11 +117,17 @@ class TestProtocol:
     def test_every_error_is_json_as_clients_of_the_protocol_expect(self, service: Service) -> None:
         for method, path, status in (
             ("GET", "/v2/models/scaling/config", 404), ("GET", "/v2/models/stats", 404), ("GET", "/nothing", 404),
+            ("GET", "/v2/", 404),
             ("POST", "/v2/repository/index", 404), ("DELETE", "/v2", 405), ("GET", "/v2/models/scaling/infer", 405),
         ):  # fmt: skip
             told = service.ask(method, path)
             assert told[0] == status
             assert "must be" in msgspec.json.decode(told[2])["error"]
+            assert ("allow" in told[1]) == (status == 405)
+        with socket.create_connection(("127.0.0.1", service.port), timeout=5) as sock:
+            sock.sendall(b"\x16\x03\x01\x02\x00\x01\r\n\r\n")  # as TLS begins
+            status, body = Answers(sock).next()
+        assert (status, "must be one of HTTP/1.1" in msgspec.json.decode(body)["error"]) == (400, True)
         client = triton.InferenceServerClient(f"127.0.0.1:{service.port}")
         with pytest.raises(triton.InferenceServerException, match="must be one that this service has"):
             client.get_model_config("scaling")
@@ -282,11 +288,19 @@ def forms_of_requests(number: int) -> list[bytes]:
     body, start = json_request(values), b"POST /v2/models/scaling/infer HTTP/1.1\r\nHost: h\r\n"
     plain = start + b"Content-Length: %d\r\n" % len(body)
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:30], body[30:])) + b"0\r\n\r\n"
+    upgrading = (
+        b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n"
+    )
+    trailing = chunks[:-2] + b"Inference-Header-Content-Length: 5\r\n\r\n"
     versioned = plain.replace(b"/infer", b"/versions/1/infer")
     return [
         plain + b"\r\n" + body,
         start + b"Transfer-Encoding: chunked\r\n\r\n" + chunks,
         plain + b"Expect: 100-continue\r\n\r\n" + body,
+        plain + upgrading + body,
+        start + b"Transfer-Encoding: chunked\r\n" + upgrading + chunks,
+        start + b"Transfer-Encoding: chunked\r\n\r\n" + trailing,
+        plain + b"Content-Encoding: Identity\r\n\r\n" + body,
         versioned + b"\r\n" + body,
     ]
 
@@ -297,7 +311,7 @@ class TestConnections:
         for _ in range(25):
             numbers = [source.randrange(20, 1000) for _ in range(source.randrange(2, 6))]
             sent = b"".join(source.choice(forms_of_requests(number)) for number in numbers)
-            sent += b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n"
+            sent += b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
             cuts = sorted(source.randrange(len(sent)) for _ in range(source.randrange(4)))
             with socket.create_connection(("127.0.0.1", service.port), timeout=20) as sock:
                 for begin, end in itertools.pairwise([0, *cuts, len(sent)]):

@@ -77,6 +77,8 @@ def test_time_that_the_client_gives() -> None:
         (request(id="a" * 300), "at most 256"),
         (request(outputs=[{"name": "z"}]), "`outputs` must be some of y"),
         (request(outputs=[{"name": "y"}, {"name": "y"}]), "each once"),
+        (request(outputs=[{"name": "y", "parameters": {"classification": 2}}]), "`y` must be without `classification`"),
+        (request(x={"parameters": {"shared_memory_region": "r"}}), "`x` must be without `shared_memory_region`"),
         (request(parameters={"timeout": 0}), "positive whole number"),
         (request(parameters={"timeout": True}), "positive whole number"),
     ],

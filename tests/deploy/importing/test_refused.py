@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -110,6 +111,15 @@ def test_each_way_to_make_a_mask_of_real_numbers_is_told_to_give_it_as_an_input(
             Of(lambda s, x: x / s.l(x), l=nn.Linear(4, 4)),
             r"divisor must be constant.*; multiply by its `reciprocal\(\)`",
         ),
+        (
+            Of(lambda s, x: s.l(x) + torch.randn(4), l=nn.Linear(4, 4)),
+            "random numbers must not be drawn.*behind `if self",
+        ),
+        (
+            Of(lambda s, x: s.l(x) + torch.zeros(4).uniform_(), l=nn.Linear(4, 4)),
+            "random numbers must not be drawn.*behind `if self",
+        ),
+        (Of(lambda s, x: s.l(x) * torch.rand_like(x), l=nn.Linear(4, 4)), "random numbers must not be drawn"),
         (Of(lambda s, x: torch.dropout(s.l(x), 0.5, True), l=nn.Linear(4, 4)), "give it `training=self.training`"),
         (Of(lambda s, x: s.l(x).max(1).indices, l=nn.Linear(4, 4)), "argmax.*return the scores, and choose among them"),
         (Of(lambda s, x: s.l(x)[0], l=nn.LSTMCell(4, 4)), "write its steps with `nn.Linear`"),
@@ -126,6 +136,25 @@ def test_each_way_to_make_a_mask_of_real_numbers_is_told_to_give_it_as_an_input(
 def test_a_form_that_integers_do_not_have_is_refused(module: nn.Module, said: str) -> None:
     with pytest.raises(ModelImportError, match=said):
         import_module(module, samples(4))
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (Of(lambda s, x: (lambda y: y @ y.t())(s.l(x)), l=nn.Linear(4, 4)), "samples must not be combined"),
+        (Of(lambda s, x: (lambda y: y.t() @ y)(s.l(x)), l=nn.Linear(4, 4)), "product must not mix samples"),
+        (Of(lambda s, x: s.l(x)[:, None] - x[None], l=nn.Linear(4, 4)), "samples must not be combined"),
+    ],
+)
+def test_samples_that_meet_are_refused(module: nn.Module, said: str) -> None:
+    with pytest.raises(ModelImportError, match=said):
+        import_module(module, samples(4))
+
+
+def test_an_attention_that_drops_shares_is_refused() -> None:
+    attention = Of(lambda s, x: functional.scaled_dot_product_attention(s.q(x), x, x, dropout_p=0.5), q=nn.Linear(4, 4))
+    with pytest.raises(ModelImportError, match=r"`dropout_p` must be 0.*got 0.5; give it"):
+        import_module(attention, samples(3, 4))
 
 
 def zeroed(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -156,6 +185,79 @@ def test_what_is_written_in_place_counts_though_its_result_is_not_read() -> None
     found = quantise(Of(rectified, l=nn.Linear(4, 4)), samples(4))
     given = {found.graph.inputs[0].name: samples(4).inputs[0].numpy()}
     assert NumpyEngine(found.graph)(given)["output"].min() == 0.0
+
+
+def test_parts_are_taken_by_constant_numbers() -> None:
+    rows, columns = [1, 2, 2, 3], [0, 0, 1, 2]
+
+    def interactions(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        x = self.l(x).unflatten(1, (4, 3))
+        x = x[:, rows, columns][:, torch.tensor([3, 0, -3])]
+        return torch.index_select(x, -1, torch.tensor([2, 1, 1])).flip(-1)
+
+    torch.manual_seed(0)
+    module = Of(interactions, l=nn.Linear(4, 12))
+    found = quantise(module, samples(4))
+    given = samples(4).inputs[0]
+    whole = NumpyEngine(found.graph)({found.graph.inputs[0].name: given.numpy()})["output"]
+    assert np.median(abs(whole - module(given).detach().numpy())) < 0.02
+
+
+def test_rows_of_a_constant_that_inputs_choose_are_refused_with_what_to_do() -> None:
+    ids = Samples((torch.arange(64) % 5,), None)
+    with pytest.raises(ModelImportError, match=r"rows of a table by `nn.functional.embedding`"):
+        import_module(Of(lambda s, x: s.l(s.l.weight[x]), l=nn.Linear(4, 5)), ids)
+
+
+def test_a_view_of_what_is_written_in_place_is_refused_where_it_is_read_later() -> None:
+    def doubled(self: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.l(x)
+        part = x.view(-1, 2, 2)
+        x.mul_(2)
+        return x, part
+
+    with pytest.raises(ModelImportError, match=r"must not write to `linear`: `view`, a part or a view of the same"):
+        import_module(Of(doubled, l=nn.Linear(4, 4)), samples(4))
+
+
+def moved_as_dropped(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    x = self.l(x)
+    self.d(x).add_(3.0)
+    return x
+
+
+def moved_twice(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    x = self.l(x)
+    functional.relu(x, inplace=True).add_(3.0)
+    return x
+
+
+def view_alone(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return functional.relu(self.d(self.l(x).view(-1, 2, 2)), inplace=True)
+
+
+@pytest.mark.parametrize("function", [moved_as_dropped, moved_twice, view_alone])
+def test_what_is_written_in_place_is_written_to_all_that_has_that_memory(
+    function: Callable[..., torch.Tensor],
+) -> None:
+    torch.manual_seed(0)
+    module = Of(function, l=nn.Linear(4, 4), d=nn.Dropout()).eval()
+    found = quantise(module, samples(4))
+    given = samples(4).inputs[0]
+    whole = NumpyEngine(found.graph)({found.graph.inputs[0].name: given.numpy()})["output"]
+    assert np.median(abs(whole - module(given).detach().numpy())) < 0.02
+
+
+def test_samples_that_a_model_writes_to_stay_as_they_are() -> None:
+    def doubled(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return self.l(x)
+
+    own = samples(4)
+    before = own.inputs[0].clone()
+    model = import_module(Of(doubled, l=nn.Linear(4, 4)), own)
+    assert (model.outputs(own)[0] == model.outputs(own)[0]).all()
+    assert torch.equal(own.inputs[0], before)
 
 
 def test_infinite_weights_are_named() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from stoker.core.errors import CalibrationError, ModelImportError
 from stoker.deploy.importing.exporting import capture, precision_of
+from stoker.deploy.importing.quantising import import_module
 from stoker.deploy.importing.samples import gather
 
 CLASSES = torch.arange(16) % 3
@@ -86,6 +88,46 @@ def test_an_argument_with_a_default_is_given_or_not(
     found = gather([batch], 16, Both())
     assert len(found.inputs) == inputs
     assert (found.labels is not None) is labelled
+
+
+class Three(nn.Module):
+    def forward(self, x: torch.Tensor, *, y: torch.Tensor | None = None, z: torch.Tensor | None = None) -> torch.Tensor:
+        return x + (0 if y is None else 2 * y) + (0 if z is None else x * z)
+
+
+class ThreeByPlace(Three):
+    def forward(self, x: torch.Tensor, y: torch.Tensor | None = None, z: torch.Tensor | None = None) -> torch.Tensor:
+        return super().forward(x, y=y, z=z)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", [Three, ThreeByPlace])
+@pytest.mark.parametrize("names", ["xz", "zyx", "yx"])
+def test_what_a_dict_names_goes_to_the_argument_of_that_name(kind: type[nn.Module], names: str) -> None:
+    given = {name: X * (at + 1) for at, name in enumerate(names)}
+    samples = gather([given | {"labels": CLASSES}], 16, kind())
+    assert samples.labels is not None
+    captured = import_module(kind(), samples)
+    assert captured.captured.inputs == tuple(sorted(names))
+    assert np.allclose(captured.outputs(samples)[0], kind()(**given))
+
+
+def test_batches_that_name_different_arguments_are_refused() -> None:
+    with pytest.raises(CalibrationError, match=r"same arguments, and they hold \(x, y\) and \(x, z\)"):
+        gather([{"x": X, "y": X}, {"x": X, "z": X}], 99, Three())
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        ((X[:, :0], X), "got 0 float32 numbers"),
+        ((X.to(torch.complex64),), "got 4 complex64 numbers"),
+        ((X[0], torch.tensor(1)), r"got sizes \[4\], \[\]; single samples.* `DataLoader`"),
+    ],
+)
+def test_what_is_no_input_is_refused_with_what_to_do(batch: object, said: str) -> None:
+    with pytest.raises(CalibrationError, match=said):
+        gather([batch], 16)
 
 
 @pytest.mark.integration

@@ -157,6 +157,23 @@ def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
     return x if dims else NotImplemented
 
 
+def _flip(x: Tensor, dims: Sequence[int]) -> Any:
+    for dim in dims:
+        if not dim % x.ndim:
+            return NotImplemented
+        x = torch.cat([x.narrow(dim, at, 1) for at in range(x.shape[dim] - 1, -1, -1)], dim)
+    return x
+
+
+def _filled(number: float) -> Callable[..., Tensor]:
+    """A tensor of one number that has a dtype of another, and perhaps its sizes: of sizes alone, so a constant."""
+
+    def filled(x: Tensor, sizes: Sequence[Any] | None = None, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+        return torch.full(list(x.shape if sizes is None else sizes), number, dtype=dtype or x.dtype)
+
+    return filled
+
+
 def _pixel_shuffle(x: Tensor, by: int) -> Tensor:
     batch, channels, height, width = x.shape
     parts = x.reshape(batch, channels // by**2, by, by, height, width).permute(0, 1, 4, 2, 5, 3)
@@ -300,6 +317,9 @@ COMPOSED: dict[Any, Callable[..., Any]] = {
     _aten.tile.default: _tile,
     _aten.hstack.default: _hstack,
     _aten.roll.default: _roll,
+    _aten.flip.default: _flip,
+    **dict.fromkeys((_aten.new_zeros.default, _aten.zeros_like.default), _filled(0)),
+    **dict.fromkeys((_aten.new_ones.default, _aten.ones_like.default), _filled(1)),
     _aten.pixel_shuffle.default: _pixel_shuffle,
     _aten.pixel_unshuffle.default: _pixel_unshuffle,
     _aten.channel_shuffle.default: _channel_shuffle,

@@ -62,13 +62,14 @@ class Captured:
         ]
 
 
-def capture(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Captured:
+def capture(module: torch.nn.Module, inputs: Sequence[torch.Tensor], names: Sequence[str] = ()) -> Captured:
     """The module's graph in evaluation mode, its first axis of any size, some operations written as others.
 
     Args:
         module: of float weights, on the CPU; its mode is as before afterwards. Of other floats than float32 a copy is
             converted and captured.
         inputs: an example call; each with a batch as first axis, of at least 2 samples.
+        names: of the arguments that these are; by place where there are none.
 
     Raises:
         ModelImportError: torch can't export it, or not for every batch; fields: where.
@@ -81,11 +82,19 @@ def capture(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Captured
         )
     module = _in_single(module)
     batch = torch.export.Dim("batch", min=1)
+    if not set(names) <= set(inspect.signature(module.forward).parameters):
+        raise ModelImportError(
+            f"`{type(module).__name__}` must have arguments of the names that the loader's dict has, "
+            f"{', '.join(names)}; return the module that it wraps",
+            where="",
+        )
+    placed, named = ((), dict(zip(names, inputs, strict=True))) if names else (tuple(inputs), {})
     training = {name for name, each in module.named_modules() if each.training}
     try:
         _evaluating(module)
         with _hushed():
-            exported = torch.export.export(module, tuple(inputs), dynamic_shapes=_dynamic(module, inputs, batch))
+            shapes = _dynamic(module, placed, named, batch)
+            exported = torch.export.export(module, placed, named, dynamic_shapes=shapes)
             _put_inside(exported.graph_module)
         program = composed(exported)
     except Exception as error:  # whatever a user's forward and torch's tracer raise
@@ -235,9 +244,11 @@ def _place(error: Exception) -> str:
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
-def _dynamic(module: torch.nn.Module, inputs: Sequence[torch.Tensor], batch: Any) -> dict[str, Any]:
+def _dynamic(
+    module: torch.nn.Module, placed: Sequence[torch.Tensor], named: Mapping[str, torch.Tensor], batch: Any
+) -> dict[str, Any]:
     """The batch as first axis of each argument, by name; of several under one star, each."""
-    bound = inspect.signature(module.forward).bind(*inputs).arguments
+    bound = inspect.signature(module.forward).bind(*placed, **named).arguments
     return {
         name: tuple({0: batch} for _ in each) if isinstance(each, tuple) else {0: batch} for name, each in bound.items()
     }

@@ -6,6 +6,7 @@ An operation that is not in :data:`HANDLERS` is refused with the user's file and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,9 @@ from stoker.deploy.importing.given_grids import GIVEN, given_weights
 from stoker.deploy.importing.masks import permutation
 from stoker.deploy.importing.matching import Handler, Matcher, Operand, arguments
 from stoker.deploy.importing.pointwise import POINTWISE
+
+_MOST_RUNS = 256
+"""Slices that parts of a value are taken by: each is an operation."""
 
 
 def _pair(given: Any, neutral: int = 0) -> tuple[int, int]:
@@ -218,7 +222,9 @@ def _matmul(at: Matcher, node: fx.Node) -> None:
     first = given.get("self")
     second = given.get("mat2", given.get("other"))
     if not at.is_constant(second) or at.is_constant(first):
-        at.add(FloatMatMul, node, _both(at, node, at.operand(node, first), at.operand(node, second)))
+        pair = _both(at, node, at.operand(node, first), at.operand(node, second))
+        _apart(at, node, *pair)
+        at.add(FloatMatMul, node, pair)
         return
     weight = at.weight(node, second, "the second factor")
     if weight.ndim != 2:
@@ -226,11 +232,26 @@ def _matmul(at: Matcher, node: fx.Node) -> None:
     at.add(FloatLinear, node, [at.value(node, first)], weight=weight.T, bias=np.zeros(weight.shape[1]))
 
 
+def _apart(at: Matcher, node: fx.Node, *values: str) -> None:
+    """Refuses factors whose rows or columns are samples."""
+    if any(size < 0 for value in values for size in at.shapes[value][-2:]):
+        shapes = " and ".join(str(list(at.shapes[value])) for value in values)
+        raise at.refused(node, f"a product must not mix samples of the batch, got factors of {shapes} (-1: the batch)")
+
+
 def _attention(at: Matcher, node: fx.Node) -> None:
     given = arguments(node)
     query, key, value = (at.value(node, given[name]) for name in ("query", "key", "value"))
     if given.get("enable_gqa"):
-        raise at.refused(node, "`enable_gqa` must be off")
+        raise at.refused(
+            node, "`enable_gqa` must be off; repeat the heads of keys and values by `expand` and `reshape`"
+        )
+    if given.get("dropout_p"):
+        raise at.refused(
+            node, f"`dropout_p` must be 0 in evaluation mode, got {given['dropout_p']}; give it "
+            "`dropout_p=self.p if self.training else 0.0`"
+        )  # fmt: skip
+    _apart(at, node, query, key)
     size, rank = at.shapes[query][-1], len(at.shapes[query])
     columns = at.shapes[key][-2]
     factor = size**-0.5 if given.get("scale") is None else float(given["scale"])
@@ -415,6 +436,50 @@ def _split(at: Matcher, node: fx.Node) -> None:
     at.split(node, axis, [at.size(node, part.shape[axis]) for part in parts])
 
 
+def _taken(at: Matcher, node: fx.Node) -> None:
+    """Parts of a value by constant numbers along one axis, or several next to each other: slices that are joined."""
+    given = arguments(node)
+    places: list[Any] = given.get("indices") or [None] * (int(given["dim"]) % len(at.shape(node))) + [given["index"]]
+    source = at.value(node, node.args[0])
+    shape, axes = at.shapes[source], [axis for axis, each in enumerate(places) if each is not None]
+    first, after = axes[0], axes[-1] + 1
+    sizes = shape[first:after]
+    rows = [at.operand(node, places[axis]) for axis in axes]
+    if any(isinstance(each, str) for each in rows) or len(axes) < len(sizes) or any(size < 0 for size in sizes):
+        raise at.refused(
+            node, "parts must be taken by constant numbers, of axes next to each other that are not the batch; read "
+            "rows of a table by `nn.functional.embedding`"
+        )  # fmt: skip
+    numbers = np.stack([each.numpy() for each in torch.broadcast_tensors(*rows)])
+    flat = np.ravel_multi_index(tuple(numbers.reshape(len(axes), -1)), sizes, mode="wrap")
+    runs = _runs(flat.tolist())
+    if not runs or len(runs) > _MOST_RUNS:
+        raise at.refused(node, f"1 to {_MOST_RUNS} slices must make up what is taken, got {len(runs)}")
+    wide, joined = f"{node.name}.axes", f"{node.name}.parts"
+    at.shapes[wide] = (*shape[:first], math.prod(sizes), *shape[after:])
+    at.add(FloatReshape, node, [source], name=wide, shape=at.shapes[wide])
+    parts: list[str] = []
+    for number, (start, count, step) in enumerate(runs):
+        stop, name = start + (count - 1) * step + 1, f"{node.name}.{number}"
+        parts.append(at.add(FloatSlice, node, [wide], name=name, axis=first, start=start, stop=stop, step=step))
+        at.shapes[name] = (*shape[:first], count, *shape[after:])
+    at.add(FloatConcat, node, parts, name=joined, axis=first)
+    at.shapes[joined] = (*shape[:first], len(flat), *shape[after:])
+    at.add(FloatReshape, node, [joined], shape=at.shape(node))
+
+
+def _runs(numbers: list[int]) -> list[tuple[int, int, int]]:
+    """Numbers as runs: the first of each, how many, and the step from one to the next."""
+    found: list[tuple[int, int, int]] = []
+    for number in numbers:
+        start, count, step = found[-1] if found else (0, 0, 0)
+        if found and number > start and (count == 1 or number == start + count * step):
+            found[-1] = start, count + 1, step if count > 1 else number - start
+        else:
+            found.append((number, 1, 1))
+    return found
+
+
 def _expand(at: Matcher, node: fx.Node) -> None:
     """A constant or a value repeated along axes of size 1: by joining it with itself, but along the batch."""
     name = at.value(node, node.args[0])
@@ -490,9 +555,7 @@ HANDLERS: dict[str, Handler] = {
     "sub.Tensor": _sum_of(-1.0),
     "mul.Tensor": _product,
     "div.Tensor": _quotient,
-    "matmul": _matmul,
-    "bmm": _matmul,
-    "mm": _matmul,
+    **dict.fromkeys(("matmul", "bmm", "mm"), _matmul),
     "scaled_dot_product_attention": _attention,
     **dict.fromkeys(("softmax.int", "_softmax"), _softmax(False)),
     **dict.fromkeys(("log_softmax.int", "_log_softmax"), _softmax(True)),
@@ -501,11 +564,11 @@ HANDLERS: dict[str, Handler] = {
     "embedding_bag.padding_idx": _embedding_bag,
     **dict.fromkeys(("mean.dim", "mean"), _mean(True)),
     **dict.fromkeys(("sum.dim_IntList", "sum"), _mean(False)),
-    "cat": _concat,
-    "concat": _concat,
+    **dict.fromkeys(("cat", "concat"), _concat),
     **dict.fromkeys(("view", "reshape", "_unsafe_view", "flatten.using_ints", "unflatten.int"), _reshape),
     **dict.fromkeys(("unsqueeze", "squeeze", "squeeze.dim", "squeeze.dims"), _reshape),
     **dict.fromkeys(("permute", "transpose.int", "t"), _permute),
+    **dict.fromkeys(("index.Tensor", "index_select"), _taken),
     "slice.Tensor": _slice,
     "select.int": _select,
     **dict.fromkeys(("chunk", "split.Tensor", "split_with_sizes", "split.sizes"), _split),

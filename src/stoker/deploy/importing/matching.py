@@ -6,6 +6,7 @@ What belongs to which operation of torch is in ``handlers``; here are walking, f
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -24,33 +25,12 @@ from stoker.deploy.floating.operations import (
     FloatSlice,
     GivenGrid,
 )
+from stoker.deploy.importing.advice import DRAWN, MASKS, NEXT, OTHERWISE, RANDOM
 from stoker.deploy.importing.exporting import Captured, layer, where
 
 Operand = str | torch.Tensor
 """The name of a computed value, or a constant."""
-MASKS = (
-    "make masks of sizes, and of inputs that are truth values or whole numbers: by comparing, combining, reshaping and "
-    "filling, element by element"
-)
-"""What to do about truth values that depend on an input in another way."""
-OTHERWISE = "write it with those of docs/guide/deploy.md, or leave it out of the module"
-"""What to do about an operation that no other advice is for."""
-_SCORES = "return the scores, and choose among them outside of the module"
-_UNROLLED = "write its steps with `nn.Linear`, sigmoid and tanh, as a loop of a constant length"
-_FLAT = "use convolutions and pools of one or two dimensions"
-NEXT: Mapping[str, str] = {
-    **dict.fromkeys(("argmax", "argmin", "topk", "sort", "argsort", "max", "min"), _SCORES),
-    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell"), _UNROLLED),
-    **dict.fromkeys(("conv3d", "max_pool3d", "avg_pool3d", "adaptive_avg_pool3d"), _FLAT),
-    "conv_transpose2d": "upsample by `nn.Upsample` and convolve instead",
-    **dict.fromkeys(
-        ("upsample_bilinear2d", "upsample_nearest2d", "upsample_nearest1d"), 'use `mode="nearest"` and a whole factor'
-    ),
-    "cumsum": "multiply by a constant with ones up to its diagonal instead, or sum whole inputs",
-    "einsum": "write it with `matmul` and `permute`",
-    "logsumexp": "subtract `log_softmax` of a number from the number instead",
-}
-"""What to do about operations that are refused, by their names."""
+_DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 _SIZES = (2, 3)
 """Sizes of the batch at which what depends on that size alone is computed."""
 _ROW_NUMBERS = frozenset(
@@ -215,18 +195,26 @@ class Matcher:
         written = node.args[0]
         assert isinstance(written, fx.Node)
         self.overwritten(node, written)
-        self._names[written.name] = self._names[node.name]
+        for each in _same_value(written):
+            self._names[each.name] = self._names[node.name]
 
     def overwritten(self, node: fx.Node, written: fx.Node) -> None:
         """What an in-place operation writes to is no constant any more.
 
         Raises:
-            ModelImportError: it writes to a part of a value.
+            ModelImportError: what has a part of that memory otherwise is read later.
         """
-        if _is_view(written):
-            raise self.refused(node, f"must not write to `{written.name}`, a part or a view of another value")
-        self._constants.pop(written.name, None)
-        self._by_size.pop(written.name, None)
+        same = _same_value(written)
+        places = {each: at for at, each in enumerate(node.graph.nodes)}
+        for each in _of_memory(written):
+            if each not in same and places[each] < places[node] < max(map(places.__getitem__, each.users), default=-1):
+                raise self.refused(
+                    node, f"must not write to `{written.name}`: `{each.name}`, a part or a view of the same memory, is "
+                    "read later; use the form that is not in place"
+                )  # fmt: skip
+        for each in same:
+            self._constants.pop(each.name, None)
+            self._by_size.pop(each.name, None)
 
     def split(self, node: fx.Node, axis: int, sizes: Sequence[int]) -> None:
         """Parts of a node's source along an axis, for a node with several results."""
@@ -303,10 +291,20 @@ class Matcher:
         return array
 
     def shape(self, node: fx.Node) -> tuple[int, ...]:
-        """The shape of a node's result; multiples of the batch are negative."""
+        """The shape of a node's result; multiples of the batch are negative.
+
+        Raises:
+            ModelImportError: two axes are the batch's: samples would meet.
+        """
         found = node.meta["val"]
         tensor = found[0] if isinstance(found, (tuple, list)) else found
-        return tuple(self.size(node, each) for each in tensor.shape)
+        shape = tuple(self.size(node, each) for each in tensor.shape)
+        if sum(size < 0 for size in shape) > 1:
+            raise self.refused(
+                node, f"samples must not be combined with each other, got a result of {list(shape)} (-1: the batch); "
+                "do that outside of the module"
+            )  # fmt: skip
+        return shape
 
     def size(self, node: fx.Node, size: Any) -> int:
         """A size of torch; a multiple of the batch is negative."""
@@ -380,6 +378,8 @@ class Matcher:
                 small, large = (int(value.node.expr.subs(self._batch, size)) for size in _SIZES)
                 self._by_size[node.name] = small, large
             return True  # sizes are read where they are used
+        if called(node) in DRAWN:
+            raise self.refused(node, f"random numbers must not be drawn in evaluation mode; {RANDOM}")
         if all(each.name in self._constants for each in inputs):
             self._constants[node.name] = _computed(node, self._constants)
             return True
@@ -538,11 +538,42 @@ def _is_view(node: fx.Node) -> bool:
     return schema is not None and not schema.is_mutable and any(each.alias_info for each in schema.returns)
 
 
+def _same_value(node: fx.Node) -> list[fx.Node]:
+    """Nodes that are one value: what is written in place, and dropouts that are off, which torch's schema hides."""
+    while _is_itself(node) and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    found = [node]
+    for each in found:
+        found += [user for user in each.users if user.args[:1] == (each,) and _is_itself(user)]
+    return found
+
+
+def _of_memory(node: fx.Node) -> list[fx.Node]:
+    """Nodes whose results are memory of the value that a node is, or is a part or a view of."""
+    while (_is_itself(node) or _is_view(node)) and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    found = [node]
+    for each in found:
+        parts = each is not node and _is_view(each)
+        found += [
+            user
+            for user in each.users
+            if user.args[:1] == (each,)
+            and (_is_itself(user) or _is_view(user) or (parts and user.target is operator.getitem))
+        ]
+    return found
+
+
+def _is_itself(node: fx.Node) -> bool:
+    """Whether a node returns what it reads: written to, or as it is."""
+    return is_in_place(node) or called(node) in _DROPOUTS
+
+
 def _written(node: fx.Node) -> list[str]:
     """What an in-place node writes to, and what that is a view of."""
     found: list[str] = []
     first: Any = node.args[0] if node.args else None
     while isinstance(first, fx.Node):
         found.append(first.name)
-        first = first.args[0] if first.args and (_is_view(first) or is_in_place(first)) else None
+        first = first.args[0] if first.args and (_is_view(first) or _is_itself(first)) else None
     return found

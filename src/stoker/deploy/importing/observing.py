@@ -16,7 +16,7 @@ from stoker.deploy.floating.patches import PatchTotals, WeightedLayer, patches_o
 from stoker.deploy.floating.row_numbers import rows_read
 from stoker.deploy.importing.exporting import Captured, in_words, where
 from stoker.deploy.importing.mask_values import LEAST
-from stoker.deploy.importing.matching import arguments
+from stoker.deploy.importing.matching import arguments, is_in_place
 from stoker.deploy.lowering.observation import Observed, Real
 
 _KEPT = 1 << 15
@@ -153,6 +153,8 @@ def values_of(captured: Captured, inputs: Sequence[torch.Tensor]) -> dict[str, R
 
 def run(captured: Captured, inputs: Sequence[torch.Tensor], note: Callable[[str, torch.Tensor], None]) -> Any:
     """Runs the graph in single precision; ``note`` gets each tensor that comes of the inputs, and its name."""
+    if any(is_in_place(node) for node in captured.graph_module.graph.nodes):
+        inputs = [each.clone() for each in inputs]  # samples are run several times
     with torch.no_grad():
         return _Noting(captured, inputs, note).run(*captured.arguments(inputs))
 

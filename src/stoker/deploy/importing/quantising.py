@@ -117,7 +117,7 @@ def import_module(module: torch.nn.Module, samples: Samples) -> ImportedModel:
     """
     calibration = samples.part("calibrate")
     with settled(module):
-        captured = capture(module, tuple(each[:2] for each in calibration.inputs))
+        captured = capture(module, tuple(each[:2] for each in calibration.inputs), samples.names)
     largest = {
         name: int(each.max())
         for name, each in zip(captured.inputs, samples.inputs, strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,11 +31,13 @@ class Samples:
         inputs: one tensor an argument of the model, samples first.
         labels: the right class of each; None if the loader has none.
         notes: lines for a person on what was left out or converted.
+        names: of the arguments that the inputs are, where they are not the model's first; empty where they are.
     """
 
     inputs: tuple[torch.Tensor, ...]
     labels: NDArray[np.int64] | None
     notes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.inputs[0])
@@ -52,16 +54,17 @@ class Samples:
         """Those of one role: ``calibrate`` (half), ``search`` or ``accept`` (a quarter each)."""
         own = [at for at in range(len(self)) if _TURNS[at % len(_TURNS)] == role]
         labels = None if self.labels is None else self.labels[own]
-        return Samples(tuple(each[own] for each in self.inputs), labels)
+        return Samples(tuple(each[own] for each in self.inputs), labels, names=self.names)
 
 
 def gather(batches: Iterable[Any], most: int, module: torch.nn.Module | None = None) -> Samples:
     """The samples of a loader.
 
     A batch is a tensor, a dict of the model's arguments, or a tuple: a tensor for each argument, and targets after them
-    if there are any. What ``forward`` can't take is a target, and so are whole numbers that come last of several, one
-    a sample, unless the model needs them. Targets that are whole numbers, one a sample, are labels, and others are left
-    out, with a note. Other floats than float32 become it, with a note.
+    if there are any. A dict that has all that the model needs gives arguments by name. What ``forward`` can't take is a
+    target, and so are whole numbers that come last of several, one a sample, unless the model needs them. Targets that
+    are whole numbers, one a sample, are labels, and others are left out, with a note. Other floats than float32 become
+    it, with a note.
 
     Args:
         batches: of a ``DataLoader`` or any other iterable.
@@ -75,28 +78,45 @@ def gather(batches: Iterable[Any], most: int, module: torch.nn.Module | None = N
     call = _Call.of(module)
     notes: dict[str, None] = {}
     parts: list[tuple[tuple[torch.Tensor, ...], torch.Tensor | None]] = []
+    names: dict[tuple[str, ...], None] = {}
     count = 0
     for batch in batches:
-        inputs, labels = _batch(parts_of(batch, call.names), call, notes)
+        named = call.named(batch)
+        inputs, labels = _batch(parts_of(batch, named or call.names), call, notes, len(named))
         parts.append((inputs, labels))
+        names[named[: len(inputs)]] = None
         count += len(inputs[0])
         if count >= most:
             break
     if count < _LEAST:
         raise CalibrationError(f"calibration needs at least {_LEAST} samples, got {count}", value="")
     _check_forms([inputs for inputs, _ in parts])
+    if len(names) > 1:
+        told = " and ".join(f"({', '.join(each)})" for each in names)
+        raise CalibrationError(f"all batches must hold the same arguments, and they hold {told}", value=told)
+    (taken,) = names
     arguments = zip(*(inputs for inputs, _ in parts), strict=True)
     inputs = tuple(torch.cat(list(each))[:most].detach().cpu() for each in arguments)
     labelled = [each for _, each in parts if each is not None]
     labels = torch.cat(labelled)[:most].cpu().numpy().astype(np.int64) if len(labelled) == len(parts) else None
-    return Samples(inputs, labels, tuple(notes))
+    return Samples(inputs, labels, tuple(notes), () if taken == call.placed[: len(taken)] else taken)
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """How a model is called: names of its arguments, how many it needs, and how many it takes."""
+    """How a model is called.
+
+    Attributes:
+        names: of its arguments.
+        placed: of those that it takes by place.
+        needed: of those without a default.
+        least: tensors that it needs.
+        most: tensors that it takes by place.
+    """
 
     names: tuple[str, ...] = ()
+    placed: tuple[str, ...] = ()
+    needed: frozenset[str] = frozenset()
     least: int = 1
     most: float = math.inf
 
@@ -110,9 +130,24 @@ class _Call:
         if len(within) == 1 and type(module).__module__.startswith("torch.") and _takes_any(found):
             return cls.of(within[0])  # compiled, or spread over devices
         placed = [each for each in found if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+        named = [*placed, *(each for each in found if each.kind is each.KEYWORD_ONLY)]
         least = sum(each.default is each.empty for each in placed)
-        most = math.inf if not placed or _takes_any(found) else len(placed)
-        return cls(tuple(each.name for each in found), max(least, 1), most)
+        return cls(
+            names=tuple(each.name for each in named),
+            placed=tuple(each.name for each in placed),
+            needed=frozenset(each.name for each in named if each.default is each.empty),
+            least=max(least, 1),
+            most=math.inf if not placed or _takes_any(found) else len(placed),
+        )
+
+    def named(self, batch: Any) -> tuple[str, ...]:
+        """Arguments that a dict gives by name, in the model's order; none where one that the model needs is missing.
+
+        By place they would be others wherever the dict leaves one out, or the model takes one by name alone.
+        """
+        if not isinstance(batch, Mapping) or not self.needed <= batch.keys():
+            return ()
+        return tuple(name for name in self.names if name in batch)
 
 
 def _takes_any(parameters: Iterable[inspect.Parameter]) -> bool:
@@ -120,13 +155,18 @@ def _takes_any(parameters: Iterable[inspect.Parameter]) -> bool:
 
 
 def _batch(
-    parts: Sequence[Any], call: _Call, notes: dict[str, None]
+    parts: Sequence[Any], call: _Call, notes: dict[str, None], named: int
 ) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None]:
-    """Inputs and labels of a batch."""
+    """Inputs and labels of a batch, of which so many were given by name; by place where that is none."""
     tensors = [_tensor(each) for each in parts]
     if not tensors or any(not each.ndim or len(each) != len(tensors[0]) for each in tensors):
-        raise CalibrationError("a batch must hold tensors with one number of samples as first axis", value="")
-    taken = min(len(tensors), call.most)
+        sizes = ", ".join(str(list(each.shape)) for each in tensors) or "none"
+        raise CalibrationError(
+            f"a batch must hold tensors with one number of samples as first axis, got sizes {sizes}; single samples, "
+            "as a dataset has them, become batches in a `DataLoader`",
+            value=sizes,
+        )
+    taken = named or min(len(tensors), call.most)
     if taken == len(tensors) > call.least and tensors[-1].ndim == 1 and _classes(tensors[-1]) is not None:
         taken -= 1
     inputs, targets = tensors[: int(taken)], tensors[int(taken) :]
@@ -137,6 +177,14 @@ def _batch(
                 f"targets of {_size(target)} {_type(target)} numbers a sample are left out: "
                 "labels are whole numbers, one a sample"
             ] = None
+    for each in inputs:
+        if 0 in each.shape[1:] or each.dtype.is_complex:
+            what = f"{_size(each)} {_type(each)} numbers"
+            raise CalibrationError(
+                f"each input must hold real or whole numbers of a sample, got {what}; leave it out of the module, or "
+                "give real and imaginary parts by `torch.view_as_real`",
+                value=what,
+            )
     return tuple(_single(each, notes) for each in inputs), next((each for each in found if each is not None), None)
 
 

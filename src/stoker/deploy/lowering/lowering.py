@@ -332,7 +332,7 @@ class _Lowering:
     def _image(self, laid: Laid, flat: bool) -> str:
         """A value as (height, width, channels)."""
         if laid.axes[0] != (BATCH,):
-            raise ValueError("the batch must be the first axis")
+            raise ValueError("the first axis must be the batch alone; apply it before `reshape(-1, …)` joins others")
         channels, *places = laid.axes[1:]
         rows: Group = () if flat or not places else places[0]
         columns: Group = () if not places else places[-1]
@@ -373,10 +373,12 @@ class _Lowering:
     def _scale(self, each: fl.FloatScale) -> None:
         """A batch norm on its own: a depthwise convolution of one weight a channel."""
         laid = self._laid[each.sources[0]]
-        flat = len(laid.axes) < 4
-        source = self._image(laid, flat)
-        weight = each.factor.reshape(-1, 1, 1, 1)
-        self._convolved(each, source, weight, each.offset, flat, {"groups": len(weight)})
+        flat, groups = len(laid.axes) < 4, {"groups": len(each.factor)}
+        rows = without_batch(laid.axes[0]) if len(laid.axes) == 2 else ()  # of a sample, as `reshape(-1, …)` joins them
+        source = self._to.arranged(laid, [(), rows, laid.axes[1]]) if rows else self._image(laid, flat)
+        self._convolved(each, source, each.factor.reshape(-1, 1, 1, 1), each.offset, flat, groups)
+        made = self._laid[each.name]
+        self._laid[each.name] = Laid(made.value, laid.axes, (*rows, *laid.axes[1])) if rows else made
 
     def _pool(self, each: fl.FloatPool) -> None:
         source = self._image(self._laid[each.sources[0]], each.flat)

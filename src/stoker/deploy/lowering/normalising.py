@@ -70,7 +70,8 @@ def write_softmax(to: Writer, each: fl.FloatSoftmax, source: str, bits: int, cou
     powers = np.rint(_POWER * np.exp(-np.arange(1 << value.bits) * value.scale))
     mask: Any = None
     if each.mask is not None:
-        own = np.broadcast_to(each.mask, (*each.mask.shape[: each.mask.ndim - len(value.shape)], *value.shape))
+        before = each.mask.shape[: max(each.mask.ndim - len(value.shape), 0)]  # the batch's axis, of size 1
+        own = np.broadcast_to(each.mask, (*before, *value.shape))
         mask = to.constant(f"{name}.mask", own.reshape(value.shape))
     table = to.constant(f"{name}.table", powers)
     return to.write(op.Softmax(source=source, output=name, table=table, mask=mask, counts=counts))

@@ -87,7 +87,7 @@ class TorchEngine:
             raise problem
         first, last = found[0], found[-1]
         return tuple(
-            TensorSpec(name, first[name].numpy().dtype, _free_shape(first[name].shape, last[name].shape))
+            TensorSpec(name, _numpy_dtype(first[name].dtype, name), _free_shape(first[name].shape, last[name].shape))
             for name in first
         )
 
@@ -111,7 +111,7 @@ def of_export(path: Path, threads: int) -> TorchModel:
             raise ServingError(f"`{path}` must take tensors alone, got `{name}`")
         sizes = cast("Sequence[object]", value.shape)  # symbols where they are free
         shape = tuple(size if isinstance(size, int) else ANY for size in sizes)
-        specs.append(TensorSpec(str(name), _numpy_dtype(value.dtype), shape))
+        specs.append(TensorSpec(str(name), _numpy_dtype(value.dtype, str(name)), shape))
     return TorchModel(program.module(), specs, by_name=False, threads=threads)
 
 
@@ -143,7 +143,7 @@ def of_definition(made: object, where: str, weights: Mapping[str, torch.Tensor] 
     for name, value in named.items():
         if not isinstance(value, torch.Tensor) or not value.ndim:
             raise ServingError(f"`{where}` must give tensors with samples along the first axis as `{name}`")
-        specs.append(TensorSpec(name, _numpy_dtype(value.dtype), (ANY, *value.shape[1:])))
+        specs.append(TensorSpec(name, _numpy_dtype(value.dtype, name), (ANY, *value.shape[1:])))
     return TorchModel(module.eval(), specs, by_name=by_name, threads=threads)
 
 
@@ -180,8 +180,15 @@ def _zeros(spec: TensorSpec, samples: int) -> npt.NDArray[np.generic]:
     return np.zeros(sizes, spec.dtype)
 
 
-def _numpy_dtype(dtype: torch.dtype) -> np.dtype[np.generic]:
+def _numpy_dtype(dtype: torch.dtype, tensor: str) -> np.dtype[np.generic]:
+    """A type of numbers that NumPy and the protocol have."""
     try:
-        return torch.empty(0, dtype=dtype).numpy().dtype
-    except TypeError:
-        raise ServingError(f"`dtype` of inputs must have its like in NumPy, got {dtype}") from None
+        found = torch.empty(0, dtype=dtype).numpy().dtype
+    except TypeError:  # of bfloat16 and other types that are torch's alone
+        found = np.dtype(object)
+    if found.kind not in "biuf":
+        raise ServingError(
+            f"`{tensor}` must be of a type that clients have, got {dtype}; convert it in `forward`, by `float()` or "
+            "`torch.view_as_real`"
+        )
+    return found

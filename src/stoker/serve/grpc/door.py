@@ -26,7 +26,7 @@ from stoker.serve.models.awaited import infer
 from stoker.serve.models.pending import Answering, Outputs
 from stoker.serve.protocol import answers
 from stoker.serve.protocol.datatypes import dtype_of, name_of
-from stoker.serve.protocol.requests import InferRequest
+from stoker.serve.protocol.requests import TRITONS, InferRequest
 from stoker.serve.refusals import RequestRefused, malformed
 
 _STATUS = {
@@ -211,11 +211,11 @@ def _body(request: Any) -> tuple[bytes, int]:
     raw: list[bytes] = list(request.raw_input_contents)
     if raw and len(raw) != len(request.inputs):
         raise malformed(f"`raw_input_contents` must be one for each of {len(request.inputs)} inputs, got {len(raw)}")
-    tails = raw or [_numbers(each) for each in request.inputs]
+    tails = raw or [b"" if _tritons(each.parameters) else _numbers(each) for each in request.inputs]
     inputs = [
         {
             "name": each.name, "datatype": each.datatype, "shape": list(each.shape),
-            "parameters": {"binary_data_size": len(tail)},
+            "parameters": {"binary_data_size": len(tail)} | _tritons(each.parameters),
         }
         for each, tail in zip(request.inputs, tails, strict=True)
     ]  # fmt: skip
@@ -223,9 +223,14 @@ def _body(request: Any) -> tuple[bytes, int]:
     if "timeout" in request.parameters:
         choice = request.parameters["timeout"]
         parameters["timeout"] = getattr(choice, choice.WhichOneof("parameter_choice") or "int64_param")
-    outputs = [{"name": each.name} for each in request.outputs]
+    outputs = [{"name": each.name, "parameters": _tritons(each.parameters)} for each in request.outputs]
     head = msgspec.json.encode({"id": request.id, "inputs": inputs, "outputs": outputs, "parameters": parameters})
     return b"".join((head, *tails)), len(head)
+
+
+def _tritons(parameters: Any) -> dict[str, object]:
+    """Of a tensor's parameters those that its parser refuses."""
+    return {name: True for name in TRITONS if name in parameters}
 
 
 def _numbers(given: Any) -> bytes:

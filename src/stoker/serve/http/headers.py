@@ -39,7 +39,7 @@ def read_headers(headers: Headers) -> RequestHeaders:
     found = dict(headers)
     content, head = found.get(b"content-length"), found.get(b"inference-header-content-length")
     priority, encoding = found.get(b"priority"), found.get(b"content-encoding")
-    if encoding is not None and encoding != b"identity":
+    if encoding is not None and encoding.lower() != b"identity":
         raise RequestRefused(415, f"`Content-Encoding` must be identity, got {encoding[:20].decode('latin-1')!r}")
     return RequestHeaders(
         0 if content is None else _whole("Content-Length", content),
@@ -78,6 +78,8 @@ def refusal_answer(status: int, message: str, retry_after_ms: int | None) -> tup
             (b"retry-after", b"%d" % max(1, round(retry_after_ms / 1e3))),
             (b"stoker-retry-after-ms", b"%d" % retry_after_ms),
         ]
+    if status == 405:  # of an inference: all else passes Starlette
+        headers.append((b"allow", b"POST"))
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     return headers, body

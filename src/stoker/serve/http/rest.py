@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -64,6 +65,7 @@ class Rest:
             routes=[Route(path, endpoint, methods=[method]) for path, endpoint, method in routes],
             exception_handlers={404: _unknown, 405: _wrong_method},
         )
+        self.application.router.redirect_slashes = False
 
     async def _server(self, _: Request) -> Response:
         return _json({"name": "stoker", "version": self._version, "extensions": list(answers.EXTENSIONS)})
@@ -193,8 +195,14 @@ async def _unknown(request: Request, _: Exception) -> Response:
     return _error(404, f"`path` must be one that this service has, got {request.url.path[:200]}")
 
 
-async def _wrong_method(request: Request, _: Exception) -> Response:
-    return _error(405, f"`method` must be another one for {request.url.path[:200]}, got {request.method[:20]}")
+async def _wrong_method(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException), "it is told of these alone"
+    allowed = (error.headers or {}).get("Allow", "")
+    words = " or ".join(sorted(allowed.split(", "))) or "another one"
+    answer = _error(405, f"`method` must be {words} for {request.url.path[:200]}, got {request.method[:20]}")
+    if allowed:
+        answer.headers["allow"] = allowed
+    return answer
 
 
 def _json(content: object, status: int = 200) -> Response:

@@ -12,6 +12,7 @@ import functools
 from time import monotonic
 from typing import Any
 
+import httptools
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
@@ -20,7 +21,7 @@ from stoker.serve.http.door import InferenceDoor, OpenModel, encoded
 from stoker.serve.http.headers import Headers, RequestHeaders, answer_headers, read_headers, refusal_answer
 from stoker.serve.models.pending import Answering, Outputs, Pending
 from stoker.serve.protocol.requests import InferRequest
-from stoker.serve.refusals import RequestRefused
+from stoker.serve.refusals import RequestRefused, malformed
 
 
 class InferenceConnection(HttpToolsProtocol):
@@ -33,6 +34,9 @@ class InferenceConnection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         assert isinstance(config.app, InferenceDoor), "it is served by `serve_until_told`"
         self._door = config.app
+        self.parser = _Parser(self)
+        self._goes_on = False
+        """Whether the parser is told again how the body of a request is framed."""
         self._opened: OpenModel | None = None
         """The model of a request that may come whole, while it comes."""
         self._parts: list[bytes] = []
@@ -65,13 +69,27 @@ class InferenceConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Leaves the scope of ASGI to requests that need it."""
+        if self._goes_on:
+            return
         self._bound_s, self._waits_since_s = self._door.header_s, None
         self.url = b""
         self.expect_100_continue = False
         self.headers = []
 
+    def on_url(self, url: bytes) -> None:
+        """Keeps a part of the path."""
+        if not self._goes_on:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keeps a header; what follows a body in parts is none, and says nothing of how it is to be read."""
+        if self._bound_s is not None:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """Decides how a request is answered."""
+        if self._goes_on:
+            return
         self._bound_s = None
         opened, parser = self._door.inference(self.url), self.parser
         assert parser is not None, "it calls this"
@@ -110,6 +128,9 @@ class InferenceConnection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Answers a request that has come whole."""
+        assert self.parser is not None, "it calls this"
+        if self.parser.should_upgrade():
+            return  # its body is still to come
         if self._opened is None:
             super().on_message_complete()
             return
@@ -134,6 +155,27 @@ class InferenceConnection(HttpToolsProtocol):
                 self._to_application()
                 for part in self._parts:
                     super().on_body(part)
+
+    def stay(self, rest: bytes) -> None:
+        """Goes on with a request that asked for another protocol, as Java's client does for HTTP/2 in its first one.
+
+        Its body was left out, as if what follows were of that protocol.
+
+        Args:
+            rest: that has come behind its headers.
+        """
+        framing = [header for header in self.headers if header[0] in (b"content-length", b"transfer-encoding")]
+        self.parser, self._goes_on = _Parser(self), True
+        self.parser.feed_data(b"POST / HTTP/1.1\r\n" + _lines(framing) + b"\r\n")
+        self._goes_on = False
+        self.parser.feed_data(rest)
+
+    def send_400_response(self, msg: str) -> None:
+        """Says that these bytes are no request, in the form of all errors, and closes."""
+        self._direct.keep_alive = False
+        self.refuse(
+            malformed("`request` must be one of HTTP/1.1: the method, path, headers or their lengths are wrong")
+        )
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody waits for an answer any more."""
@@ -197,6 +239,21 @@ class InferenceConnection(HttpToolsProtocol):
         if not direct.keep_alive:
             self.transport.close()
         self.on_response_complete()
+
+
+class _Parser(httptools.HttpRequestParser):
+    """Reads requests as uvicorn's does, and those that ask for another protocol as if they did not."""
+
+    def __init__(self, connection: InferenceConnection) -> None:
+        super().__init__(connection)
+        self.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's has it
+        self._connection = connection
+
+    def feed_data(self, data: Any) -> None:
+        try:
+            super().feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._connection.stay(data[upgrade.args[0] :])
 
 
 def _lines(headers: Headers) -> bytes:

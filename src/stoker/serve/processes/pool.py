@@ -356,11 +356,14 @@ class EnginePool:
             self._fail("the process that loads it has ended; what it said, or the kernel's log, says why")
 
     def _fail(self, text: str, *, has_changed: bool = False) -> None:
-        """A model or an engine is not made: an error of the start, and later why there is no answer until one is."""
+        """A model or an engine is not made: an error of the start, and later why there is no answer until one is.
+
+        What did not start says no more: the end of its process may be heard of before it is closed.
+        """
         reason = f"{self._subject}: {text}" if has_changed else f"{self._subject} must be a model that runs: {text}"
         if not self._first.done():
             self._first.set_exception(ServingError(reason))
-        elif not self._closing:
+        elif not self._closing and not self._first.cancelled() and not self._first.exception():
             self._failures = len(_BACK_OFF_S) if has_changed else self._failures + 1
             if reason != self.trouble:  # once, however often it is tried
                 self.trouble = reason

@@ -24,6 +24,8 @@ _MOST_OBJECTS = 1024
 """Braces among the inputs of a large JSON: two for each, and those of names."""
 _MAX_ID = 256
 _BINARY = "binary_data_size"
+TRITONS = ("classification", "shared_memory_region")
+"""Parameters of tensors that ask for another answer than one without them: who asks must not take it for theirs."""
 
 
 class _Input(msgspec.Struct):
@@ -272,6 +274,7 @@ def _tensor(given: _Input, spec: TensorSpec, start: int) -> tuple[_Tensor, int]:
     if len(shape) > _MAX_AXES or not spec.fits(shape):
         raise malformed(f"`shape` of `{spec.name}` must be {list(spec.shape)} (-1: any), got {given.shape[:_MAX_AXES]}")
     count = math.prod(shape)
+    _refuse_tritons(given.name, given.parameters)
     size = given.parameters.get(_BINARY)
     if size is None:
         return _Tensor(shape, start, _from_json(given, spec, count).reshape(shape)), 0
@@ -376,8 +379,18 @@ def _outputs(request: _Request, interface: Interface) -> list[tuple[str, bool]]:
     for each in request.outputs:
         if each.name not in known or each.name in found:
             raise malformed(f"`outputs` must be some of {', '.join(known)}, each once, got `{each.name[:80]}`")
+        _refuse_tritons(each.name, each.parameters)
         found[each.name] = each.parameters.get("binary_data", binary) is True
     return list(found.items())
+
+
+def _refuse_tritons(tensor: str, parameters: Parameters) -> None:
+    for name in TRITONS:
+        if name in parameters:
+            raise malformed(
+                f"`parameters` of `{tensor}` must be without `{name}`: of Triton's extensions there is binary data "
+                "alone; take scores and tensors as they are"
+            )
 
 
 def _timeout_s(request: _Request) -> float | None:
