@@ -1,0 +1,63 @@
+"""An engine's memory of two models, at small sizes: in every state, a model is changed only while it is not read."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.rtl.proofs.circuits import WrongError, circuit_of, needs_yosys
+
+pytestmark = [pytest.mark.integration, needs_yosys]
+
+# What is known of a word is what was written to it. All inputs are free: `bank` changes in any cycle, also in that of a
+# write. `same_place` is a write to the place that is read, of another bit; `exchanged`, a change with both models known.
+BANK = """
+module top (input clk, rst, bank, input address, input write, input load_address, load_data,
+            output same_place, exchanged, bad);
+    localparam int WORDS = 2;
+    logic data;
+    engine_bank #(.W(1), .WORDS(WORDS)) unit (.clk, .bank, .address, .data, .write, .load_address, .load_data);
+
+    logic was, due, due_known;
+    logic [WORDS-1:0] first, first_known, second, second_known, running, running_known, coming, coming_known;
+    assign exchanged = bank != was && &first_known && &second_known && first != second;
+    assign {running, running_known} = (bank == was) ? {first, first_known} : {second, second_known};
+    assign {coming, coming_known} = (bank == was) ? {second, second_known} : {first, first_known};
+    assign same_place = write && address == load_address && running_known[address] && running[address] != load_data;
+    always_ff @(posedge clk) begin
+        was <= bank;
+        first <= running;
+        second <= coming;
+        first_known <= rst ? '0 : running_known;
+        second_known <= rst ? '0 : coming_known;
+        if (write) begin
+            second[load_address] <= load_data;
+            second_known[load_address] <= !rst;
+        end
+        due <= running[address];
+        due_known <= !rst && running_known[address];
+    end
+    assign bad = !rst && due_known && data != due;
+endmodule
+"""
+
+
+@pytest.mark.parametrize("cells", [False, pytest.param(True, marks=pytest.mark.slow("synthesises a unit"))])
+def test_a_model_is_changed_only_while_it_is_not_read(tmp_path: Path, cells: bool) -> None:
+    found = circuit_of(tmp_path, BANK, "engine_bank", cells=cells).explore()
+    assert {"same_place", "exchanged"} <= found.seen
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("{!bank, load_address}", "{bank, load_address}"),
+        ("words[{bank, address}]", "words[{!bank, address}]"),
+        ("if (write) words", "words"),
+        ("data <= words[{bank, address}];", "last <= {bank, address}; data <= words[last];"),
+    ],
+)
+def test_a_mistake_is_found(tmp_path: Path, change: tuple[str, str]) -> None:
+    names = ("(* no_rw_check *)", "logic [$clog2(WORDS):0] last; (* no_rw_check *)")
+    wrong = circuit_of(tmp_path, BANK, "engine_bank", changes=[names, change])
+    with pytest.raises(WrongError):
+        wrong.explore()
