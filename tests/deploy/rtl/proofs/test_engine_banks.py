@@ -9,7 +9,7 @@ from tests.deploy.rtl.proofs.circuits import WrongError, circuit_of, needs_yosys
 pytestmark = [pytest.mark.integration, needs_yosys]
 
 # What is known of a word is what was written to it. All inputs are free: `bank` changes in any cycle, also in that of a
-# write. `same_place` is a write to the place that is read, of another bit; `exchanged`, a change with both models known.
+# write. `same_place`: the place that is read is written, to another bit; `exchanged`: a change between known models.
 BANK = """
 module top (input clk, rst, bank, input address, input write, input load_address, load_data,
             output same_place, exchanged, bad);
