@@ -30,6 +30,7 @@ EXHAUSTIVE: dict[str, str] = {
     "tests/deploy/hardware/test_activity.py::test_what": "stays: recorded counts",
     "tests/deploy/rtl/proofs/test_arithmetic.py": "stays: an accumulator, and sums of products",
     "tests/deploy/rtl/proofs/test_engine_banks.py": "stays: changes of models on whole engines, live",
+    "tests/deploy/rtl/proofs/test_engine_control.py": "stays: as above",
     "tests/deploy/rtl/proofs/test_engine_registers.py": "stays: each write and read is answered once",
     "tests/deploy/rtl/proofs/test_engine_rows.py": "stays: rows on whole engines, live",
     "tests/deploy/rtl/proofs/test_engine_units.py": "stays: a requantiser",

@@ -43,11 +43,13 @@ class Explored:
         states: how many there are.
         steps: pairs of a state and inputs that were tried.
         seen: outputs that were 1 in one of them.
+        reached: the states, (states, registers).
     """
 
     states: int
     steps: int
     seen: frozenset[str]
+    reached: Bits
 
 
 class Circuit:
@@ -120,7 +122,9 @@ class Circuit:
                 break
             frontier = np.unpackbits(np.stack(new), axis=1)[:, : self.registers]
             depth += 1
-        return Explored(len(known), steps, frozenset(seen))
+        packed = np.frombuffer(b"".join(known), np.uint8).reshape(len(known), -1)
+        reached = np.unpackbits(packed, axis=1)[:, : self.registers]
+        return Explored(len(known), steps, frozenset(seen), reached)
 
     def _follow(
         self, states: Bits, free: Sequence[str], choices: int, *, reset: bool
