@@ -214,12 +214,12 @@ SMALL = (
 )
 
 
-def control(folder: Path, *changes: tuple[str, str]) -> Circuit:
+def control(folder: Path, *changes: tuple[str, str], cells: bool = False) -> Circuit:
     text = resources.files("stoker.deploy.rtl").joinpath("engine", "units", "engine.sv").read_text(encoding="utf-8")
     for old, new in (*SMALL, *changes):
         assert old in text, old
         text = text.replace(old, new)
-    return circuit_of(folder, STANDS_FOR + text + WATCHED, *UNITS)
+    return circuit_of(folder, STANDS_FOR + text + WATCHED, *UNITS, cells=cells)
 
 
 def unanswered(circuit: Circuit, found: Explored) -> int:
@@ -241,6 +241,12 @@ def test_samples_are_of_one_version_whatever_the_pauses(tmp_path: Path) -> None:
     found = circuit.explore()
     assert {"stands", "changed", "behind", "done"} <= found.seen
     assert not unanswered(circuit, found)
+
+
+@pytest.mark.slow("synthesises an engine; a hundred thousand states")
+def test_cells_keep_versions_apart(tmp_path: Path) -> None:
+    found = control(tmp_path, cells=True).explore()
+    assert {"stands", "changed", "behind", "done"} <= found.seen
 
 
 @pytest.mark.slow("up to a hundred thousand states")
