@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -43,11 +43,13 @@ class Explored:
         states: how many there are.
         steps: pairs of a state and inputs that were tried.
         seen: outputs that were 1 in one of them.
+        reached: the states, (states, registers).
     """
 
     states: int
     steps: int
     seen: frozenset[str]
+    reached: Bits
 
 
 class Circuit:
@@ -112,15 +114,20 @@ class Circuit:
             seen.update(name for name, bits in outputs.items() if bits.any())
             if "bad" in seen:
                 raise WrongError(f"after {depth} cycles a state is bad, of {len(known)} so far")
-            packed = np.unique(np.packbits(after, axis=1), axis=0)
-            new = [row for row in packed if row.tobytes() not in known]
-            known.update(row.tobytes() for row in new)
+            rows, size = np.packbits(after, axis=1).tobytes(), -(-self.registers // 8)
+            found = dict.fromkeys(rows[at : at + size] for at in range(0, len(rows), size))
+            new = [row for row in found if row not in known]
+            known.update(new)
             assert len(known) < _MOST, "too many states"
             if not new:
-                break
-            frontier = np.unpackbits(np.stack(new), axis=1)[:, : self.registers]
+                return Explored(len(known), steps, frozenset(seen), self._states(known))
+            frontier = self._states(new)
             depth += 1
-        return Explored(len(known), steps, frozenset(seen))
+
+    def _states(self, rows: Collection[bytes]) -> Bits:
+        """(states, registers), from eight registers a byte."""
+        packed = np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), -1)
+        return np.unpackbits(packed, axis=1, count=self.registers)
 
     def _follow(
         self, states: Bits, free: Sequence[str], choices: int, *, reset: bool
@@ -131,10 +138,11 @@ class Circuit:
         inputs = {name: np.packbits(choice >> at & 1) for at, name in enumerate(free)}
         like = np.packbits(np.ones(count, np.uint8))
         inputs["rst"] = like if reset else np.zeros_like(like)
-        before = [np.packbits(np.repeat(states[:, at], choices)) for at in range(self.registers)]
-        after, outputs = self.step(before, inputs, like)
-        rows = [np.unpackbits(each, count=count) for each in after]
-        found = np.stack(rows, axis=1) if rows else np.zeros((count, 0), np.uint8)
+        # All registers at once: calls for each of them took longer than the gates.
+        before = np.packbits(np.repeat(states.T, choices, axis=1), axis=1)
+        after, outputs = self.step(list(before), inputs, like)
+        found = np.unpackbits(np.array(after, np.uint8).reshape(self.registers, len(like)), axis=1, count=count)
+        found = np.ascontiguousarray(found.T)
         return found, {name: np.unpackbits(bits, count=count).astype(bool) for name, bits in outputs.items()}
 
     def run(self, cycles: Sequence[Mapping[str, NDArray[Any]]], count: int) -> list[dict[str, NDArray[np.int64]]]:
