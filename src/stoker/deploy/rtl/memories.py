@@ -1,4 +1,4 @@
-"""What the memories of units begin with: weights, biases, multipliers, tables, in the order in which they are read."""
+"""What the memories of units begin with: weights, biases, multipliers, thresholds, tables, in the order in which they are read."""
 
 from __future__ import annotations
 
@@ -49,3 +49,31 @@ def weight_words(weight: Integers, work: LayerWork, folding: Folding, bits: int)
 def by_channel(numbers: Integers, lanes: int, bits: int) -> MemoryFile:
     """Numbers of channels, ``lanes`` of them in a word."""
     return packed(numbers.reshape(-1, lanes), bits)
+
+
+def threshold_words(thresholds: Integers, lanes: int, bits: int, beyond: int) -> dict[str, MemoryFile]:
+    """Memories of ``thresholds.sv`` by the end of their names, ``STEP_LANE``.
+
+    A step's word is the middle one of those thresholds that the bits before it have left; the search goes over a power
+    of two of results, so that some are never reached.
+
+    Args:
+        thresholds: of shape (channels, results but the lowest); one channel for all.
+        lanes: channels of a word.
+        bits: of a threshold.
+        beyond: a threshold that no sum reaches.
+    """
+    channels, count = thresholds.shape
+    steps = count.bit_length()
+    whole = np.full((channels, 1 << steps), beyond, np.int64)
+    whole[:, 1 : count + 1] = thresholds
+    if channels == 1:
+        whole = np.repeat(whole, lanes, axis=0)
+    by_lane = whole.reshape(-1, lanes, 1 << steps)
+    found: dict[str, MemoryFile] = {}
+    for step in range(steps):
+        size = 1 << (steps - step)
+        middle = by_lane[:, :, size // 2 :: size]
+        for lane in range(lanes):
+            found[f"{step}_{lane:03}"] = packed(middle[:, lane].reshape(-1, 1), bits)
+    return found

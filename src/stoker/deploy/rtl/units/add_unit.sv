@@ -23,6 +23,10 @@ module add_unit #(
     parameter int HIGH = 127,
 `endif
     parameter int MULTIPLIERS = 0,
+`ifdef THRESHOLDS
+    parameter int THRESHOLDS = 0,
+    parameter int THRESHOLD_W = 24,
+`endif
     parameter int DEPTH = 16,
     parameter FACTORS = ""
 ) (
@@ -118,7 +122,12 @@ module add_unit #(
         end
     endgenerate
 
+`ifdef THRESHOLDS
+    requantiser #(
+        .THRESHOLDS(THRESHOLDS), .THRESHOLD_W(THRESHOLD_W),
+`else
     requantise #(
+`endif
         .LANES(LANES), .ACC_W(ACC_W), .OUT_W(OUT_W),
 `ifdef UPDATABLE
         .LAW(LAW),
