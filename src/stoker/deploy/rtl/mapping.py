@@ -8,22 +8,29 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 
-from stoker.deploy.arithmetic.requantising import thresholds_of
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import accumulator
-from stoker.deploy.ir.graph import IntegerGraph, Integers
-from stoker.deploy.ir.values import IntegerValue, bits_of
+from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.rtl.banks import with_banks
 from stoker.deploy.rtl.constant_sums import ConstantSums, constant_sums
 from stoker.deploy.rtl.depth import full_speed_depths, least_depths
 from stoker.deploy.rtl.flow import Flow, JoinedFlow, ResizedFlow, RowFlow, ThroughFlow
 from stoker.deploy.rtl.folding import Folding, LayerWork, divisors, works_of
 from stoker.deploy.rtl.geometry import ON_ENGINE, Windows, windows_of
-from stoker.deploy.rtl.memories import by_channel, packed, threshold_words, weight_words
+from stoker.deploy.rtl.memories import (
+    WIDEST_COMPARED,
+    Requantised,
+    by_channel,
+    comparable,
+    law_of,
+    packed,
+    threshold_memories,
+    weight_words,
+)
 from stoker.deploy.rtl.structure import (
     EMPTY,
     ConstantLayer,
@@ -47,10 +54,6 @@ SHALLOW = 32
 """Words of a FIFO in distributed memory; a deeper one takes a cycle more (``fifo.sv``)."""
 WIDEST_TABLE = 12
 """Bits of a number whose table still is a small memory."""
-WIDEST_COMPARED = 8
-"""Bits of a result that thresholds may give: each bit more doubles them."""
-Requantised: TypeAlias = op.Linear | op.Convolution | op.SumPool | op.Mean | op.Rescale | op.EmbeddingBag
-"""Operations whose requantisers may multiply, and for which there is a unit."""
 
 
 def lower(
@@ -81,8 +84,8 @@ def lower(
     if updatable and thresholds:
         raise ValueError(
             "an updatable design must have requantisers that multiply or shift, got thresholds of "
-            f"{', '.join(sorted(thresholds))}; search with `--requantisers multipliers`, or leave out `--thresholds` or "
-            "`--updatable`"
+            f"{', '.join(sorted(thresholds))}; search with `--requantisers multipliers`, or leave out `--thresholds` "
+            "or `--updatable`"
         )
     if others := sorted({*thresholds} - {*comparable(graph)}):
         raise ValueError(
@@ -113,19 +116,6 @@ def lower(
         return structure.with_fifos(full_speed_depths(structure))
     least = least_depths(structure)
     return replace(structure.with_fifos(least), full_speed=least == full_speed_depths(structure))
-
-
-def comparable(graph: IntegerGraph) -> tuple[str, ...]:
-    """Layers whose requantisers multiply, and whose results have so few bits that thresholds may give them."""
-    return tuple(
-        operation.output
-        for operation in graph.operations
-        if isinstance(operation, Requantised)
-        for by in (operation.requantiser,)
-        if _factors(graph, by) is not None
-        and by.low < by.high
-        and graph.values[operation.output].bits <= WIDEST_COMPARED
-    )
 
 
 def _first_lanes(
@@ -204,7 +194,7 @@ class _Building:
         names = {kind.upper(): f"{name}_{kind}.hex" for kind in memories}
         if value in self.thresholds:
             names["FACTORS"] = f"{name}_thresholds"
-            memories |= self._threshold_words(self.graph.producer(value), lanes)
+            memories |= threshold_memories(self.graph, value, lanes) if self.filled else {"thresholds": EMPTY}
         files = {f"{name}_{kind}.hex": memory for kind, memory in memories.items()}
         self.nodes[name] = DesignNode(
             stream=stream, module=module, sources=sources, flow=flow, cycles=cycles, layer=layer,
@@ -212,19 +202,8 @@ class _Building:
         )  # fmt: skip
         self.streams[value] = name
 
-    def _threshold_words(self, operation: op.Operation | None, lanes: int) -> dict[str, MemoryFile]:
-        """The memories of a layer's thresholds; left empty where those of weights are."""
-        assert isinstance(operation, Requantised), "it has multipliers"
-        if not self.filled:
-            return {"thresholds": EMPTY}
-        graph = self.graph
-        low, high = _sum_ends(graph, operation)
-        rows = np.array(thresholds_of(operation.requantiser, graph.constants, (low, high)), np.int64)
-        words = threshold_words(rows, lanes, bits_of(low, high + 1), high + 1)
-        return {f"thresholds_{end}": memory for end, memory in words.items()}
-
     def _law(self, operation: Requantised | op.Add, lanes: int) -> tuple[dict[str, int], dict[str, MemoryFile]]:
-        return _law(self.graph, operation, lanes, compared=operation.output in self.thresholds)
+        return law_of(self.graph, operation, lanes, compared=operation.output in self.thresholds)
 
     def _source(self, value: str, lanes: int) -> str:
         """A stream of a value with so many lanes, resized where it has others."""
@@ -455,7 +434,7 @@ def matrix_parameters(
     beats = work.result_beats(folding)
     lanes, sum_beats = folding.pe // beats, work.sum_beats(folding)
     levels = _levels(work.multipliers(folding) // folding.pe)
-    laws, factors = _law(graph, operation, lanes, compared=compared)
+    laws, factors = law_of(graph, operation, lanes, compared=compared)
     work_cycles = _WINDOW_CYCLES + 2 + levels + 1 + law_cycles(laws)
     held = work_cycles + 1 + (_SHIFT_CYCLES if updatable else 0)
     depth = _places(work_cycles + _TURN_CYCLES, sum_beats, beats, held)
@@ -512,7 +491,7 @@ def constant_parameters(
     """
     source, made, windows = graph.values[operation.source], graph.values[operation.output], work.windows
     lanes, beats, levels = folding.pe, work.outputs // folding.pe, layer.sums.levels
-    laws, factors = _law(graph, operation, lanes, compared=compared)
+    laws, factors = law_of(graph, operation, lanes, compared=compared)
     latency = _WINDOW_CYCLES + levels + 1 + law_cycles(laws) + _TURN_CYCLES
     geometry = _geometry(windows, windows.channels, work.cycles(folding))
     del geometry["WORDS"]
@@ -522,40 +501,6 @@ def constant_parameters(
         "DILATION_X": windows.dilation[1], "BEATS": beats, "PAD": source.zero_point,
         "DEPTH": beats * (-(-latency // beats) + 1), **laws, "LEVELS": levels,
     }, factors  # fmt: skip
-
-
-def _law(
-    graph: IntegerGraph, operation: Requantised | op.Add, lanes: int, *, compared: bool
-) -> tuple[dict[str, int], dict[str, MemoryFile]]:
-    """Parameters of a requantiser, and the memory of its multipliers where it has some."""
-    by, channels = operation.requantiser, graph.values[operation.output].shape[-1]
-    factors = _factors(graph, by)
-    if factors is not None and (factors.size not in (1, channels) or factors.shape[-1:] not in ((), (factors.size,))):
-        raise ValueError(
-            f"`{operation.output}`: multipliers must be one, or one a channel, got {factors.shape}; "
-            "count all elements of windows at borders (`count_include_pad=True`)"
-        )
-    words = 0 if factors is None else max(factors.size // lanes, 1)
-    if compared:
-        low, high = _sum_ends(graph, operation)
-        return {"LOW": by.low, "HIGH": by.high, "THRESHOLDS": words, "THRESHOLD_W": bits_of(low, high + 1)}, {}
-    laws = {"SHIFT": by.shift, "ZERO": by.zero_point, "LOW": by.low, "HIGH": by.high, "MULTIPLIERS": words}
-    if factors is None:
-        return laws, {}
-    flat: Integers = np.repeat(factors.ravel(), lanes) if factors.size == 1 else factors.ravel()
-    return laws, {"factors": by_channel(flat, lanes, 16)}
-
-
-def _factors(graph: IntegerGraph, by: op.Requantiser) -> Integers | None:
-    """Multipliers of a requantiser; None where all are 1."""
-    factors = None if by.multiplier is None else graph.constants[by.multiplier]
-    return None if factors is None or (factors == 1).all() else factors
-
-
-def _sum_ends(graph: IntegerGraph, operation: op.Operation) -> tuple[int, int]:
-    """The least and the largest finished sum of an operation."""
-    found = accumulator(operation, graph.values, graph.constants)
-    return int(found.low.min()), int(found.high.max())
 
 
 def _geometry(windows: Windows, lanes: int, cycles: int) -> dict[str, int]:

@@ -1,13 +1,27 @@
-"""What the memories of units begin with: weights, biases, multipliers, thresholds, tables, in the order in which they are read."""
+"""What the memories of units begin with: weights, biases, tables, and what requantisers multiply by or compare with.
+
+Words are in the order in which they are read.
+"""
 
 from __future__ import annotations
+
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.deploy.ir.graph import Integers
+from stoker.deploy.arithmetic.requantising import thresholds_of
+from stoker.deploy.ir import operations as op
+from stoker.deploy.ir.bounds import accumulator
+from stoker.deploy.ir.graph import IntegerGraph, Integers
+from stoker.deploy.ir.values import bits_of
 from stoker.deploy.rtl.folding import Folding, LayerWork
 from stoker.deploy.rtl.structure import MemoryFile
+
+WIDEST_COMPARED = 8
+"""Bits of a result that thresholds may give: each bit more doubles them."""
+Requantised: TypeAlias = op.Linear | op.Convolution | op.SumPool | op.Mean | op.Rescale | op.EmbeddingBag
+"""Operations whose requantisers may multiply, and for which there is a unit."""
 
 
 def packed(numbers: Integers, bits: int) -> MemoryFile:
@@ -51,6 +65,67 @@ def by_channel(numbers: Integers, lanes: int, bits: int) -> MemoryFile:
     return packed(numbers.reshape(-1, lanes), bits)
 
 
+def law_of(
+    graph: IntegerGraph, operation: Requantised | op.Add, lanes: int, *, compared: bool
+) -> tuple[dict[str, int], dict[str, MemoryFile]]:
+    """Parameters of a unit's requantiser, and the memory of its multipliers where it has some.
+
+    Args:
+        graph: that the operation is in.
+        operation: of the unit.
+        lanes: of a word of results.
+        compared: whether it compares with thresholds (:func:`threshold_memories`) in place of multiplying.
+
+    Raises:
+        ValueError: multipliers are neither one nor one a channel.
+    """
+    by, channels = operation.requantiser, graph.values[operation.output].shape[-1]
+    factors = _factors(graph, by)
+    if factors is not None and (factors.size not in (1, channels) or factors.shape[-1:] not in ((), (factors.size,))):
+        raise ValueError(
+            f"`{operation.output}`: multipliers must be one, or one a channel, got {factors.shape}; "
+            "count all elements of windows at borders (`count_include_pad=True`)"
+        )
+    words = 0 if factors is None else max(factors.size // lanes, 1)
+    if compared:
+        low, high = _sum_ends(graph, operation)
+        return {"LOW": by.low, "HIGH": by.high, "THRESHOLDS": words, "THRESHOLD_W": bits_of(low, high + 1)}, {}
+    laws = {"SHIFT": by.shift, "ZERO": by.zero_point, "LOW": by.low, "HIGH": by.high, "MULTIPLIERS": words}
+    if factors is None:
+        return laws, {}
+    flat: Integers = np.repeat(factors.ravel(), lanes) if factors.size == 1 else factors.ravel()
+    return laws, {"factors": by_channel(flat, lanes, 16)}
+
+
+def comparable(graph: IntegerGraph) -> tuple[str, ...]:
+    """Layers whose requantisers multiply, and whose results have so few bits that thresholds may give them."""
+    return tuple(
+        operation.output
+        for operation in graph.operations
+        if isinstance(operation, Requantised)
+        for by in (operation.requantiser,)
+        if _factors(graph, by) is not None
+        and by.low < by.high
+        and graph.values[operation.output].bits <= WIDEST_COMPARED
+    )
+
+
+def threshold_memories(graph: IntegerGraph, value: str, lanes: int) -> dict[str, MemoryFile]:
+    """The memories of a layer's thresholds, by kind.
+
+    Args:
+        graph: that it is in.
+        value: its result, one of :func:`comparable`.
+        lanes: of a word of results.
+    """
+    operation = graph.producer(value)
+    assert isinstance(operation, Requantised), "it has multipliers"
+    low, high = _sum_ends(graph, operation)
+    rows = np.array(thresholds_of(operation.requantiser, graph.constants, (low, high)), np.int64)
+    words = threshold_words(rows, lanes, bits_of(low, high + 1), high + 1)
+    return {f"thresholds_{end}": memory for end, memory in words.items()}
+
+
 def threshold_words(thresholds: Integers, lanes: int, bits: int, beyond: int) -> dict[str, MemoryFile]:
     """Memories of ``thresholds.sv`` by the end of their names, ``STEP_LANE``.
 
@@ -77,3 +152,15 @@ def threshold_words(thresholds: Integers, lanes: int, bits: int, beyond: int) ->
         for lane in range(lanes):
             found[f"{step}_{lane:03}"] = packed(middle[:, lane].reshape(-1, 1), bits)
     return found
+
+
+def _factors(graph: IntegerGraph, by: op.Requantiser) -> Integers | None:
+    """Multipliers of a requantiser; None where all are 1."""
+    factors = None if by.multiplier is None else graph.constants[by.multiplier]
+    return None if factors is None or (factors == 1).all() else factors
+
+
+def _sum_ends(graph: IntegerGraph, operation: op.Operation) -> tuple[int, int]:
+    """The least and the largest finished sum of an operation."""
+    found = accumulator(operation, graph.values, graph.constants)
+    return int(found.low.min()), int(found.high.max())
