@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from stoker.deploy.arithmetic.requantising import thresholds_of
@@ -89,7 +90,11 @@ def law_of(
     words = 0 if factors is None else max(factors.size // lanes, 1)
     if compared:
         low, high = _sum_ends(graph, operation)
-        return {"LOW": by.low, "HIGH": by.high, "THRESHOLDS": words, "THRESHOLD_W": bits_of(low, high + 1)}, {}
+        least, most = _threshold_ends(graph, by, (low, high))
+        return {
+            "LOW": by.low, "HIGH": by.high, "THRESHOLDS": words, "THRESHOLD_W": _stored_bits(least, most),
+            "THRESHOLD_SIGNED": int(least < 0), "SUM_W": bits_of(low, high + 1),
+        }, {}  # fmt: skip
     laws = {"SHIFT": by.shift, "ZERO": by.zero_point, "LOW": by.low, "HIGH": by.high, "MULTIPLIERS": words}
     if factors is None:
         return laws, {}
@@ -120,9 +125,10 @@ def threshold_memories(graph: IntegerGraph, value: str, lanes: int) -> dict[str,
     """
     operation = graph.producer(value)
     assert isinstance(operation, Requantised), "it has multipliers"
-    low, high = _sum_ends(graph, operation)
-    rows = np.array(thresholds_of(operation.requantiser, graph.constants, (low, high)), np.int64)
-    words = threshold_words(rows, lanes, bits_of(low, high + 1), high + 1)
+    ends = _sum_ends(graph, operation)
+    rows = np.array(thresholds_of(operation.requantiser, graph.constants, ends), np.int64)
+    bits = _stored_bits(*_threshold_ends(graph, operation.requantiser, ends))
+    words = threshold_words(rows, lanes, bits, ends[1] + 1)
     return {f"thresholds_{end}": memory for end, memory in words.items()}
 
 
@@ -152,6 +158,24 @@ def threshold_words(thresholds: Integers, lanes: int, bits: int, beyond: int) ->
         for lane in range(lanes):
             found[f"{step}_{lane:03}"] = packed(middle[:, lane].reshape(-1, 1), bits)
     return found
+
+
+def _threshold_ends(graph: IntegerGraph, by: op.Requantiser, ends: tuple[int, int]) -> tuple[int, int]:
+    """The least and the largest threshold of a layer; with one that no sum reaches where results are no power of two.
+
+    They never fall, so that those of the first and of the last result are all there is to look at.
+    """
+    first, last = (
+        [row[0] for row in thresholds_of(structs.replace(by, low=result - 1, high=result), graph.constants, ends)]
+        for result in (by.low + 1, by.high)
+    )
+    filled = (by.high - by.low + 1).bit_count() == 1
+    return min(first), max(last) if filled else ends[1] + 1
+
+
+def _stored_bits(least: int, most: int) -> int:
+    """Bits of a threshold in memory, without a sign where none has one; at least one."""
+    return max(1, bits_of(least, most) - (least >= 0))
 
 
 def _factors(graph: IntegerGraph, by: op.Requantiser) -> Integers | None:

@@ -215,11 +215,13 @@ def _requantiser(lanes: int, p: Mapping[str, int]) -> UnitContents:
 
 def _thresholds(lanes: int, p: Mapping[str, int]) -> UnitContents:
     """``thresholds``: in each step a comparison with what a memory gives."""
-    words, bits = p["THRESHOLDS"], p["THRESHOLD_W"]
+    words, bits = p["THRESHOLDS"], p["SUM_W"]
     steps = (p["HIGH"] - p["LOW"]).bit_length()
     lane = UnitContents(
         adders=steps * bits, registers=(steps - 1) * bits + steps * (steps + 1) // 2,
-        memories=tuple(MemoryShape(use="thresholds", words=words << step, bits=bits) for step in range(steps)),
+        memories=tuple(
+            MemoryShape(use="thresholds", words=words << step, bits=p["THRESHOLD_W"]) for step in range(steps)
+        ),
     )  # fmt: skip
     channel = _bits(words) if words > 1 else 0
     return lane.times(lanes) + UnitContents(counters=channel, registers=steps + (steps - 2) * channel)

@@ -24,6 +24,8 @@ from stoker.deploy.rtl.folding import Folding
 _SEED = 7
 _SHIFT = 4.0
 """Spread of results on their grid, in powers of two below its size: as of layers whose ranges were measured."""
+_FULL = 1 / 8
+"""Of that, with which sums of random weights reach most results: thresholds that no sum reaches would vanish."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,9 @@ class Specimen:
 class _Sketch:
     """Writes a small graph; each layer is named in order, with its folding."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, own_inputs: bool = False) -> None:
+        """Results are small as if inputs had 8 bits; with ``own_inputs`` they use all of their range."""
+        self.own_inputs = own_inputs
         self.to = Writer()
         self.chance = np.random.default_rng(_SEED)
         self.inputs: list[str] = []
@@ -68,7 +72,7 @@ class _Sketch:
         name = self.to.value("dense", (outputs,), _grid(bits, False))
         weight, bias = self._weights(name, (outputs, inputs), weights)
         self.foldings[name] = Folding(*fold)
-        by = self._law(name, outputs, inputs, weights, shift=shift)
+        by = self._law(name, outputs, inputs, weights, source, shift=shift)
         return self.to.write(
             op.Linear(source=source, output=name, weight=weight, weight_bits=weights, bias=bias, requantiser=by)
         )
@@ -81,7 +85,7 @@ class _Sketch:
         name = self.to.value("conv", (1, 1, outputs), _grid(bits, signed))
         weight, bias = self._weights(name, (outputs, kernel, kernel, channels // groups), weights)
         self.foldings[name] = Folding(*fold)
-        by = self._law(name, outputs, kernel * kernel * channels // groups, weights, shift=shift)
+        by = self._law(name, outputs, kernel * kernel * channels // groups, weights, source, shift=shift)
         return self.to.write_shaped(
             op.Convolution(
                 source=source, output=name, weight=weight, weight_bits=weights, bias=bias, requantiser=by,
@@ -189,9 +193,13 @@ class _Sketch:
         bias = self.chance.integers(-(1 << (bits + 4)), 1 << (bits + 4), shape[0])
         return self.to.constant(f"{name}.w", weight), self.to.constant(f"{name}.b", bias)
 
-    def _law(self, name: str, channels: int, products: int, weights: int, *, shift: bool = False) -> op.Requantiser:
+    def _law(
+        self, name: str, channels: int, products: int, weights: int, source: str = "", *, shift: bool = False
+    ) -> op.Requantiser:
         grid = self.to.grid(name)
         spread = 256.0 * (1 << weights) * np.sqrt(products) / (1 << grid.bits) * _SHIFT
+        if self.own_inputs and source:
+            spread *= _FULL * 2.0 ** (self.to.values[source].bits - 8)
         if shift:
             ends = grid.ends
             return op.Requantiser(
@@ -312,7 +320,7 @@ def _constant_conv(
 
 
 def _compared_dense(inputs: int, outputs: int, fold: tuple[int, int], weights: int = 4, bits: int = 4) -> Specimen:
-    net = _Sketch()
+    net = _Sketch(own_inputs=True)
     name = f"compared dense {inputs}-{outputs} {fold[0]}x{fold[1]} w{weights}a{bits}"
     made = net.dense(net.input(inputs, bits=bits), outputs, fold, weights=weights, bits=bits)
     return net.specimen(name, net.compared(made))
@@ -321,7 +329,7 @@ def _compared_dense(inputs: int, outputs: int, fold: tuple[int, int], weights: i
 def _compared_conv(
     size: int, channels: int, outputs: int, fold: tuple[int, int, int], kernel: int = 3, groups: int = 1, bits: int = 4
 ) -> Specimen:  # fmt: skip
-    net = _Sketch()
+    net = _Sketch(own_inputs=True)
     name = f"compared conv {size}x{size}x{channels}-{outputs} k{kernel}g{groups} {'x'.join(map(str, fold))} w4a{bits}"
     source = net.input(size, size, channels, bits=bits)
     made = net.conv(source, outputs, fold, kernel=kernel, weights=4, bits=bits, groups=groups)
@@ -329,14 +337,14 @@ def _compared_conv(
 
 
 def _compared_constant() -> Specimen:
-    net = _Sketch()
+    net = _Sketch(own_inputs=True)
     made = net.dense(net.input(24, bits=4), 8, (2, 24), weights=4, bits=4)
     return net.specimen("compared constant dense 24-8 2 w4a4", net.compared(net.in_circuit(made)))
 
 
 def _compared_network(layers: int) -> Specimen:
     """Convolutions and dense layers of 4 bits, of which the first ones compare."""
-    net = _Sketch()
+    net = _Sketch(own_inputs=True)
     made = [net.conv(net.input(8, 8, 1, bits=4), 8, (1, 1, 3), weights=4, bits=4)]
     made.append(net.conv(net.max_pool(made[0]), 16, (2, 4, 1), weights=4, bits=4))
     made.append(net.dense(net.flat(net.max_pool(made[1])), 32, (1, 4), weights=4, bits=4))

@@ -26,6 +26,8 @@ module add_unit #(
 `ifdef THRESHOLDS
     parameter int THRESHOLDS = 0,
     parameter int THRESHOLD_W = 24,
+    parameter int THRESHOLD_SIGNED = 1,
+    parameter int SUM_W = 24,
 `endif
     parameter int DEPTH = 16,
     parameter FACTORS = ""
@@ -124,7 +126,8 @@ module add_unit #(
 
 `ifdef THRESHOLDS
     requantiser #(
-        .THRESHOLDS(THRESHOLDS), .THRESHOLD_W(THRESHOLD_W),
+        .THRESHOLDS(THRESHOLDS), .THRESHOLD_W(THRESHOLD_W), .THRESHOLD_SIGNED(THRESHOLD_SIGNED),
+        .SUM_W(SUM_W),
 `else
     requantise #(
 `endif

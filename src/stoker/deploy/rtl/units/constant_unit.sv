@@ -30,6 +30,8 @@ module constant_unit #(
 `ifdef THRESHOLDS
     parameter int THRESHOLDS = 0,
     parameter int THRESHOLD_W = 24,
+    parameter int THRESHOLD_SIGNED = 1,
+    parameter int SUM_W = 24,
 `endif
     parameter int DEPTH = 16,         // words of the output FIFO
     parameter int LAYER = 0,          // which sums of `constant_array`
@@ -104,7 +106,8 @@ module constant_unit #(
 
 `ifdef THRESHOLDS
     requantiser #(
-        .THRESHOLDS(THRESHOLDS), .THRESHOLD_W(THRESHOLD_W),
+        .THRESHOLDS(THRESHOLDS), .THRESHOLD_W(THRESHOLD_W), .THRESHOLD_SIGNED(THRESHOLD_SIGNED),
+        .SUM_W(SUM_W),
 `else
     requantise #(
 `endif

@@ -23,6 +23,8 @@ module lookup_unit #(
 `ifdef THRESHOLDS
     parameter int THRESHOLDS = 0,
     parameter int THRESHOLD_W = 24,
+    parameter int THRESHOLD_SIGNED = 1,
+    parameter int SUM_W = 24,
 `endif
     parameter int ROWS = 3,
     parameter int DEPTH = 16,
@@ -130,7 +132,8 @@ module lookup_unit #(
         if (SUMMED != 0) begin : by_law
 `ifdef THRESHOLDS
             requantiser #(
-                .THRESHOLDS(THRESHOLDS), .THRESHOLD_W(THRESHOLD_W),
+                .THRESHOLDS(THRESHOLDS), .THRESHOLD_W(THRESHOLD_W), .THRESHOLD_SIGNED(THRESHOLD_SIGNED),
+                .SUM_W(SUM_W),
 `else
             requantise #(
 `endif

@@ -35,6 +35,8 @@ module pool_unit #(
 `ifdef THRESHOLDS
     parameter int THRESHOLDS = 0,
     parameter int THRESHOLD_W = 24,
+    parameter int THRESHOLD_SIGNED = 1,
+    parameter int SUM_W = 24,
 `endif
     parameter int DEPTH = 16,
     parameter FACTORS = ""
@@ -148,7 +150,8 @@ module pool_unit #(
         end else begin : by_law
 `ifdef THRESHOLDS
             requantiser #(
-                .THRESHOLDS(THRESHOLDS), .THRESHOLD_W(THRESHOLD_W),
+                .THRESHOLDS(THRESHOLDS), .THRESHOLD_W(THRESHOLD_W), .THRESHOLD_SIGNED(THRESHOLD_SIGNED),
+                .SUM_W(SUM_W),
 `else
             requantise #(
 `endif

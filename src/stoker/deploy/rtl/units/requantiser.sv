@@ -10,6 +10,8 @@ module requantiser #(
     parameter int MULTIPLIERS = 0,
     parameter int THRESHOLDS = 0,    // words of the memory of a lane's first step; 0 for multipliers or shifts
     parameter int THRESHOLD_W = 24,
+    parameter int THRESHOLD_SIGNED = 1,
+    parameter int SUM_W = 24,
     parameter FILE = ""
 ) (
     input  logic                   clk,
@@ -22,8 +24,8 @@ module requantiser #(
     generate
         if (THRESHOLDS > 0) begin : compared
             thresholds #(
-                .LANES(LANES), .ACC_W(ACC_W), .OUT_W(OUT_W), .W(THRESHOLD_W), .LOW(LOW), .HIGH(HIGH),
-                .WORDS(THRESHOLDS), .FILE(FILE)
+                .LANES(LANES), .ACC_W(ACC_W), .OUT_W(OUT_W), .SUM_W(SUM_W), .W(THRESHOLD_W),
+                .SIGNED(THRESHOLD_SIGNED), .LOW(LOW), .HIGH(HIGH), .WORDS(THRESHOLDS), .FILE(FILE)
             ) law (.clk, .rst, .in_data, .in_valid, .out_data, .out_valid);
         end else begin : scaled
             requantise #(

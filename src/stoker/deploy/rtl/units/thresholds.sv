@@ -5,7 +5,9 @@ module thresholds #(
     parameter int LANES = 1,
     parameter int ACC_W = 24,
     parameter int OUT_W = 4,
-    parameter int W = 24,            // of a threshold: of all finished sums, and of one beyond them
+    parameter int SUM_W = 24,        // of all finished sums, and of one beyond them
+    parameter int W = 24,            // of a threshold
+    parameter int SIGNED = 1,        // 0: no threshold is below 0
     parameter int LOW = -8,
     parameter int HIGH = 7,
     parameter int WORDS = 1,         // channels of a lane that have thresholds of their own
@@ -44,28 +46,34 @@ module thresholds #(
         assign unused = &{1'b0, at, next};
 
         for (genvar i = 0; i < LANES; i++) begin : lane
-            logic signed [STEPS*W-1:0] sums;        // before each step
+            logic signed [STEPS*SUM_W-1:0] sums;    // before each step
             logic [(STEPS+1)*STEPS-1:0] found;      // bits of the result before each step, and behind the last
             logic [ACC_W-1:0] given;
             assign given = in_data[i*ACC_W +: ACC_W];
-            if (W > ACC_W) begin : extended
-                assign sums[W-1:0] = {{(W-ACC_W){given[ACC_W-1]}}, given};
+            if (SUM_W > ACC_W) begin : extended
+                assign sums[SUM_W-1:0] = {{(SUM_W-ACC_W){given[ACC_W-1]}}, given};
             end else begin : kept
-                assign sums[W-1:0] = given[W-1:0];
+                assign sums[SUM_W-1:0] = given[SUM_W-1:0];
                 logic unused_signs;                 // copies of the sign
                 assign unused_signs = &{1'b0, given};
             end
             assign found[STEPS-1:0] = '0;
             if (STEPS > 1) begin : later
-                always_ff @(posedge clk) sums[STEPS*W-1:W] <= sums[(STEPS-1)*W-1:0];
+                always_ff @(posedge clk) sums[STEPS*SUM_W-1:SUM_W] <= sums[(STEPS-1)*SUM_W-1:0];
             end
 
             for (genvar s = 0; s < STEPS; s++) begin : step
-                logic signed [W-1:0] sum, threshold;
+                logic signed [SUM_W-1:0] sum, least;
+                logic [W-1:0] threshold;
                 logic reached;
                 logic [STEPS-1:0] bits;
-                assign sum = sums[s*W +: W];
-                assign reached = sum >= threshold;
+                assign sum = sums[s*SUM_W +: SUM_W];
+                if (SIGNED != 0) begin : with_sign
+                    assign least = SUM_W'($signed(threshold));
+                end else begin : without
+                    assign least = SUM_W'({1'b0, threshold});
+                end
+                assign reached = sum >= least;
                 assign bits = STEPS'({found[s*STEPS +: STEPS], reached});
                 always_ff @(posedge clk) found[(s+1)*STEPS +: STEPS] <= bits;
 
