@@ -25,7 +25,7 @@ _SEED = 7
 _SHIFT = 4.0
 """Spread of results on their grid, in powers of two below its size: as of layers whose ranges were measured."""
 _FULL = 1 / 8
-"""Of that, with which sums of random weights reach most results: thresholds that no sum reaches would vanish."""
+"""Part of that with which sums of random weights reach most results: thresholds that no sum reaches would vanish."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
