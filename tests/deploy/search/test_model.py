@@ -13,7 +13,13 @@ from stoker.deploy.rtl.mapping import lower
 from stoker.deploy.rtl.structure import Structure
 from stoker.deploy.search.contents import UnitContents
 from stoker.deploy.search.model import MeasuredSpecimen, ResourceModel, design_contents, estimated, fitted, model_of
-from stoker.deploy.search.specimens import narrow_specimens, small_networks, small_specimens, specimens
+from stoker.deploy.search.specimens import (
+    compared_specimens,
+    narrow_specimens,
+    small_networks,
+    small_specimens,
+    specimens,
+)
 from stoker.deploy.tools.devices import Fpga, fpga
 from stoker.deploy.tools.synthesis import Resources
 from stoker.ui.deploy.search_text import render_calibration
@@ -28,7 +34,10 @@ def shipped(request: pytest.FixtureRequest) -> tuple[Fpga, ResourceModel, list[S
     return (
         part,
         model_of(part),
-        [lower(each.graph, each.foldings, constant=each.constant) for each in specimens_on(part)],
+        [
+            lower(each.graph, each.foldings, constant=each.constant, thresholds=each.thresholds)
+            for each in specimens_on(part)
+        ],
     )
 
 
@@ -117,6 +126,19 @@ def test_small_specimens_are_of_weights_in_the_circuit_and_fit_where_few_of_the_
     assert small < {each.name for each in found if each.constant}
     assert all(each.constant for each in small_specimens())
     assert not small & {each.name for each in specimens_on(fpga("ecp5-45k"))}
+
+
+def test_compared_specimens_are_of_thresholds_on_devices_without_multipliers() -> None:
+    own = {each.name: each for each in compared_specimens()}
+    found = {each.name for each in specimens_on(fpga("ice40-hx8k"))}
+    assert {*own} < found
+    assert not {*own} & {each.name for part in ("ecp5-45k", "xc7a100t") for each in specimens_on(fpga(part))}
+    bits = {each.graph.values[name].bits for each in own.values() for name in each.thresholds}
+    assert bits == {4, 6, 8}
+    for each in own.values():  # results that sums don't reach would have no thresholds
+        assert all(
+            value.high > 0.8 * value.type_high for name in each.thresholds for value in [each.graph.values[name]]
+        )
 
 
 def test_products_of_fewer_than_nine_bits_are_narrow() -> None:

@@ -85,7 +85,7 @@ def _limits(arguments: argparse.Namespace) -> list[str]:
         found += ["--structure", arguments.structure]
     if arguments.clock is not None:
         found += ["--clock", f"{_digits(arguments.clock)}MHz"]
-    for name in ("weights", "tables"):
+    for name in ("weights", "requantisers", "tables"):
         if (chosen := getattr(arguments, name)) != "any":
             found += [f"--{name}", chosen]
     if arguments.latency is not None:

@@ -20,7 +20,17 @@ _MEMORIES = {
     "instructions": "instructions",
 }  # fmt: skip
 
-_DATAFLOW = ("multipliers", "cycles", "fold", "constant", "table_room", "host_table", "least_fifos", "updatable")
+_DATAFLOW = (
+    "multipliers",
+    "cycles",
+    "fold",
+    "constant",
+    "thresholds",
+    "table_room",
+    "host_table",
+    "least_fifos",
+    "updatable",
+)
 """Options of dataflow designs alone."""
 
 

@@ -16,6 +16,7 @@ from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.ir.host_tables import on_host, tables_of
 from stoker.deploy.package.folder import read_package
 from stoker.deploy.rtl.folding import Folding
+from stoker.deploy.rtl.memories import WIDEST_COMPARED
 from stoker.deploy.search.report import engine_of, foldings_of, read_pick
 from stoker.records.deploy.search import DesignRow
 from stoker.ui.deploy.hardware_text import render_design
@@ -60,13 +61,14 @@ def main(argv: list[str]) -> int:
         )  # fmt: skip
         picked = [each for each in (pick.constant if pick else ()) if each not in folded]
         constant = dict.fromkeys((*picked, *(name for name, _ in arguments.constant)))
+        thresholds = tuple(dict.fromkeys((*(pick.thresholds if pick else ()), *arguments.thresholds)))
         found = design(
             package.graph, foldings, arguments.out, package.digest, "least" if arguments.least_fifos else "full",
             updatable=arguments.updatable, constant=tuple(constant),
-            host_tables=_host_tables(package.graph, arguments, pick),
+            host_tables=_host_tables(package.graph, arguments, pick), thresholds=thresholds,
         )  # fmt: skip
     except ValueError as error:
-        raise as_typed(error, ("fold", "constant", "cycles", "multipliers")) from None
+        raise as_typed(error, ("fold", "constant", "thresholds", "cycles", "multipliers")) from None
     if arguments.json:
         print_json(found)
     else:
@@ -100,6 +102,11 @@ def _parser() -> Parser:
         "--constant", type=_constant, action="append", default=[], metavar="LAYER[=R]",
         help="a layer whose weights become part of the circuit: additions, no multipliers and memories; R results "
         "in a cycle (default: all of a window); may be repeated",
+    )  # fmt: skip
+    add(
+        "--thresholds", action="append", default=[], metavar="LAYER",
+        help=f"a layer whose results, of at most {WIDEST_COMPARED} bits, are found by comparing sums with thresholds, "
+        "without multipliers; may be repeated",
     )  # fmt: skip
     tables = parser.add_mutually_exclusive_group()
     tables.add_argument(

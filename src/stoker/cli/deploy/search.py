@@ -64,6 +64,7 @@ def main(argv: list[str]) -> int:
             packages, fpga(arguments.device), wanted_of(arguments), arguments.model_file,
             STRUCTURES if arguments.structure == "any" else (arguments.structure,), arguments.clock,
             in_circuit=arguments.weights == "any", host=arguments.tables == "any",
+            compares=arguments.requantisers == "any",
         )  # fmt: skip
     except ValueError as error:
         raise as_typed(error, ("rate", "latency", "clock")) from None
@@ -89,7 +90,7 @@ def _save(report: SearchReport, path: Path) -> None:
 def searched(
     packages: list[tuple[str, IntegerPackage]], part: Fpga, wanted: DesignLimits, model_file: Path | None = None,
     structures: Sequence[str] = STRUCTURES, clock_mhz: float | None = None, *, in_circuit: bool = True,
-    host: bool = True,
+    host: bool = True, compares: bool = True,
 ) -> SearchReport:  # fmt: skip
     """The report of a search over packages, each in each structure.
 
@@ -102,6 +103,7 @@ def searched(
         clock_mhz: of a part without clocks.
         in_circuit: whether layers may have their weights in the circuit.
         host: whether tables may stay on the host.
+        compares: whether requantisers may compare with thresholds.
 
     Raises:
         ConfigError: the file holds no model of the part.
@@ -127,9 +129,9 @@ def searched(
                 # A model that was fitted to no unit with weights in the circuit says nothing of one.
                 forms = constant_forms(package.graph) if in_circuit and model.sums_off else ConstantForms()
                 # The first of equals is picked: weights are in the circuit only where that takes less.
-                families.append(Dataflow(package, part, model, ConstantForms(refused=forms.refused), host))
+                families.append(Dataflow(package, part, model, ConstantForms(refused=forms.refused), host, compares))
                 if forms.sums:
-                    families.append(Dataflow(package, part, model, forms, host))
+                    families.append(Dataflow(package, part, model, forms, host, compares))
             except ValueError as error:
                 refused.append(RefusedFamily(name, structure, str(error)))
     if not families:
@@ -154,6 +156,11 @@ def add_limits(parser: Parser) -> None:
     add(
         "--weights", choices=("any", "memories"), default="any",
         help="of dataflow designs: in memories, or by layer in the circuit where that takes less (default: any)",
+    )  # fmt: skip
+    add(
+        "--requantisers", choices=("any", "multipliers"), default="any",
+        help="of dataflow designs on devices without multipliers: by these, or by layer by thresholds where that takes "
+        "less (default: any)",
     )  # fmt: skip
     add(
         "--tables", choices=("any", "chip"), default="any",

@@ -87,6 +87,7 @@ def main(argv: list[str]) -> int:
                 design(
                     package.graph, foldings, folder, package.digest, updatable=other is not None,
                     constant=pick.constant if pick else (), host_tables=pick.host_tables if pick else None,
+                    thresholds=pick.thresholds if pick else (),
                 )  # fmt: skip
             elif (read_engine(folder) if is_engine(folder) else read_design(folder)).source != package.digest:
                 structure = " --structure engine" if is_engine(folder) else ""

@@ -41,6 +41,35 @@ def requantise_double(
     return np.clip(total, by.low, by.high).astype(np.int32)
 
 
+def thresholds_of(
+    by: Requantiser, constants: Mapping[str, Integers], ends: tuple[int, int]
+) -> list[list[int]]:  # fmt: skip
+    """The least sums that give at least each result above the lowest: the law by comparisons, which never falls.
+
+    ``clamp(...) >= r`` where ``acc * M >= ((r - zero_point) << S) - half``: in whole numbers of any size, so that no
+    multiplier or shift is too large.
+
+    Args:
+        by: of the law.
+        constants: of its graph.
+        ends: least and largest sum; what all sums reach is the least one, what none does is one beyond the largest.
+
+    Returns:
+        For each multiplier, ``high - low`` thresholds that never fall: the first for ``low + 1``.
+    """
+    half = (1 << by.shift) >> 1
+    needed = [((result - by.zero_point) << by.shift) - half for result in range(by.low + 1, by.high + 1)]
+    factors = [1] if by.multiplier is None else [int(each) for each in constants[by.multiplier].flat]
+    low, beyond = ends[0], ends[1] + 1
+
+    def least(product: int, factor: int) -> int:
+        if factor == 0:
+            return low if product <= 0 else beyond
+        return min(max(-(-product // factor), low), beyond)
+
+    return [[least(product, factor) for product in needed] for factor in factors]
+
+
 def multipliers_of(ratios: NDArray[np.float64]) -> tuple[NDArray[np.uint16], int]:
     """Unsigned 16-bit multipliers M and their common shift S with ``M / 2^S`` nearest to ratios.
 

@@ -29,7 +29,13 @@ from stoker.deploy.search.model import (
     estimated,
     fitted,
 )
-from stoker.deploy.search.specimens import Specimen, narrow_specimens, small_specimens, specimens
+from stoker.deploy.search.specimens import (
+    Specimen,
+    compared_specimens,
+    narrow_specimens,
+    small_specimens,
+    specimens,
+)
 from stoker.deploy.tools.devices import Fpga
 from stoker.deploy.tools.placing import in_cells, place
 from stoker.deploy.tools.running import of_design, work_folder
@@ -69,18 +75,26 @@ def _tools_of(part: Fpga) -> str:
 
 def specimens_on(part: Fpga) -> list[Specimen]:
     """The specimens that a part has room for, by what is counted in them."""
-    own = narrow_specimens() if part.family in REGISTERED else small_specimens() if part.family in SOFT else ()
+    own = narrow_specimens() if part.family in REGISTERED else ()
+    if part.family in SOFT:
+        own = (*small_specimens(), *compared_specimens())
     able = (*specimens(), *own)
     return [each for each in able if _has_room(part, each)]
 
 
 def _has_room(part: Fpga, specimen: Specimen) -> bool:
-    whole = design_contents(lower(specimen.graph, specimen.foldings, constant=specimen.constant))
+    whole = design_contents(_lowered(specimen))
     memories = (mapped(shape, part.family) for shape in whole.memories)
     blocks = sum(each.cells for each in memories if each.form == "block")
     sums = whole.sum_registers + whole.waiting + whole.subtracted + whole.registers
     room = part.dsps > 0 or max(_CELLS * (whole.products + whole.fixed_products), _SUM_CELLS * sums) <= part.luts
     return blocks <= part.block_rams and room
+
+
+def _lowered(specimen: Specimen) -> Structure:
+    return lower(
+        specimen.graph, specimen.foldings, constant=specimen.constant, thresholds=specimen.thresholds
+    )  # fmt: skip
 
 
 def measured(
@@ -93,7 +107,7 @@ def measured(
         ToolError: a tool fails or takes too long.
     """
     for specimen in chosen:
-        structure = lower(specimen.graph, specimen.foldings, constant=specimen.constant)
+        structure = _lowered(specimen)
         with of_design(specimen.name):
             with work_folder("specimen") as made:
                 folder = made / "design"

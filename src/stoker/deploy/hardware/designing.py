@@ -62,7 +62,7 @@ def chosen_foldings(
 def design(
     graph: IntegerGraph, foldings: Mapping[str, Folding], folder: Path, source: str = "",
     fifos: Literal["full", "least"] = "full", updatable: bool = False, constant: Collection[str] = (),
-    host_tables: Collection[str] | None = None,
+    host_tables: Collection[str] | None = None, thresholds: Collection[str] = (),
 ) -> DesignSummary:  # fmt: skip
     """Writes a design, and says what it is.
 
@@ -75,10 +75,11 @@ def design(
         updatable: whether another model's numbers can be brought into it while it runs; doubles its memories.
         constant: layers whose weights are part of the circuit.
         host_tables: layers whose tables stay on the host; None where nothing was asked about tables.
+        thresholds: layers whose requantisers compare with thresholds, and do not multiply.
 
     Raises:
-        ValueError: an operation has no unit, a layer's weights can not be part of the circuit, or a table not on the
-            host.
+        ValueError: an operation has no unit, a layer's weights can not be part of the circuit, a table not on the host,
+            or a layer has no multipliers that thresholds may replace.
         OSError: the folder cannot be written.
     """
     if updatable and host_tables:
@@ -87,7 +88,9 @@ def design(
             "search with `--tables chip`, or leave out `--host-table`, `--table-room` or `--updatable`"
         )
     own = device_graph(graph, host_tables or ())
-    structure = lower(own, foldings, fifos=fifos, updatable=updatable, constant=constant)
+    structure = lower(
+        own, foldings, fifos=fifos, updatable=updatable, constant=constant, thresholds=thresholds
+    )  # fmt: skip
     structure = replace(structure, host_tables=tuple(sorted(host_tables or ())))
     write_design(structure, folder, source)
     found = summary(structure, foldings, folder)
@@ -95,7 +98,7 @@ def design(
         return found
     whole = None
     if host_tables and not sliced_tables(graph):
-        whole = lower(graph, foldings, fifos=fifos, constant=constant, filled=False).cycles
+        whole = lower(graph, foldings, fifos=fifos, constant=constant, thresholds=thresholds, filled=False).cycles
     tables = tuple(
         PlacedTable(
             layer=each.layer, rows=each.rows, size=each.size, bits=each.bits, on_host=each.layer in host_tables,

@@ -125,8 +125,9 @@ def structure_of(graph: IntegerGraph, description: DesignDescription) -> Structu
     own = device_graph(graph, description.host_tables)
     for fifos in depths if {*foldings} == {*works_of(own)} else ():
         structure = lower(
-            own, foldings, fifos=fifos, updatable=description.updates is not None, constant=description.constant
-        )
+            own, foldings, fifos=fifos, updatable=description.updates is not None, constant=description.constant,
+            thresholds=description.thresholds or (),
+        )  # fmt: skip
         structure = replace(structure, host_tables=description.host_tables)
         texts = design_files(structure, description.source)
         if msgspec.json.decode(texts[DESIGN], type=DesignDescription).digest == description.digest:

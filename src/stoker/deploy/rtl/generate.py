@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from stoker.deploy.rtl.structure import EMPTY, Structure
 from stoker.deploy.rtl.top_text import TOP, number_bytes, top_text, watchdog_cycles
 from stoker.deploy.rtl.update_text import DIGEST_FILE, SWITCH_CYCLES
 
-_UPDATABLE = "UPDATABLE"
+_UPDATABLE, _THRESHOLDS = "UPDATABLE", "THRESHOLDS"
+"""Names in conditions of units' texts: of designs that take updates, and of those with requantisers by thresholds."""
 _USES = re.compile(r"^\s*(?:\w+\s*:\s*)?(\w+) #\(", re.MULTILINE)
 
 
@@ -87,6 +89,8 @@ class DesignDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Files of memories, in order of names."""
     full_speed: bool = True
     """Whether FIFOs in front of joins are so deep that no branch holds another back; else ``cycles`` are the fewest."""
+    thresholds: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Layers whose results are found by comparisons with thresholds; not written where there are none."""
 
 
 def design_files(structure: Structure, source: str = "") -> dict[str, str]:
@@ -111,11 +115,12 @@ def design_files(structure: Structure, source: str = "") -> dict[str, str]:
     if structure.updatable:
         texts[DIGEST_FILE] = f"{source[:8]}\n"
     order = list(own)
+    chosen = {_UPDATABLE: structure.updatable, _THRESHOLDS: bool(structure.thresholds)}
     for name in dict.fromkeys(node.module for node in structure.nodes.values() if node.module):
-        _collect(name, texts, order, updatable=structure.updatable)
+        _collect(name, texts, order, chosen)
     gates = ["sample_gate"] if structure.updatable else []
     for name in dict.fromkeys([*_USES.findall(texts[top]), *gates]):
-        _collect(name, texts, order, updatable=structure.updatable)
+        _collect(name, texts, order, chosen)
     description = DesignDescription(
         digest=_digest(texts), source=source, top=TOP, files=(*order, top),
         inputs=ends_of(structure, inputs=True), outputs=ends_of(structure, inputs=False), cycles=structure.cycles,
@@ -129,6 +134,7 @@ def design_files(structure: Structure, source: str = "") -> dict[str, str]:
         constant=tuple(node.layer for node in structure.nodes.values() if node.constant is not None),
         updates=updates_of(structure) if structure.updatable else None, host_tables=structure.host_tables,
         memories=tuple(sorted(texts.keys() - {*order, top})), full_speed=structure.full_speed,
+        thresholds=structure.thresholds or msgspec.UNSET,
     )  # fmt: skip
     return texts | {DESIGN: msgspec.json.format(msgspec.json.encode(description)).decode() + "\n"}
 
@@ -197,30 +203,30 @@ def updates_of(structure: Structure) -> DesignUpdates:
     )  # fmt: skip
 
 
-def _collect(name: str, texts: dict[str, str], order: list[str], *, updatable: bool) -> None:
+def _collect(name: str, texts: dict[str, str], order: list[str], chosen: Mapping[str, bool]) -> None:
     """Adds a unit and, before it, those that it uses."""
     file = f"{name}.sv"
     if file in order:
         return
     if file not in texts:
         whole = resources.files("stoker.deploy.rtl").joinpath("units", file).read_text(encoding="utf-8")
-        texts[file] = _chosen(whole, updatable=updatable)
+        texts[file] = _chosen(whole, chosen)
     text = texts[file]
     for used in _USES.findall(text):
         if used not in (name, "module"):
-            _collect(used, texts, order, updatable=updatable)
+            _collect(used, texts, order, chosen)
     order.append(file)
 
 
-def _chosen(text: str, *, updatable: bool) -> str:
+def _chosen(text: str, chosen: Mapping[str, bool]) -> str:
     """A unit's text with what designs of one kind have: its conditions are decided here, so that files are short."""
     kept: list[str] = []
     conditions: list[bool | None] = []  # None for another name's, which stays
     for line in text.splitlines(keepends=True):
         word, _, name = line.strip().partition(" ")
         if word in ("`ifdef", "`ifndef"):
-            conditions.append((updatable == (word == "`ifdef")) if name == _UPDATABLE else None)
-            own = name == _UPDATABLE
+            own = name in chosen
+            conditions.append((chosen[name] == (word == "`ifdef")) if own else None)
         elif word in ("`else", "`endif"):
             own = conditions[-1] is not None
             held = conditions.pop()

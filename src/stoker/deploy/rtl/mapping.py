@@ -14,15 +14,23 @@ import numpy as np
 
 from stoker.deploy.ir import operations as op
 from stoker.deploy.ir.bounds import accumulator
-from stoker.deploy.ir.graph import IntegerGraph, Integers
-from stoker.deploy.ir.values import IntegerValue
+from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.rtl.banks import with_banks
 from stoker.deploy.rtl.constant_sums import ConstantSums, constant_sums
 from stoker.deploy.rtl.depth import full_speed_depths, least_depths
 from stoker.deploy.rtl.flow import Flow, JoinedFlow, ResizedFlow, RowFlow, ThroughFlow
 from stoker.deploy.rtl.folding import Folding, LayerWork, divisors, works_of
 from stoker.deploy.rtl.geometry import ON_ENGINE, Windows, windows_of
-from stoker.deploy.rtl.memories import by_channel, packed, weight_words
+from stoker.deploy.rtl.memories import (
+    WIDEST_COMPARED,
+    Requantised,
+    by_channel,
+    comparable,
+    law_of,
+    packed,
+    threshold_memories,
+    weight_words,
+)
 from stoker.deploy.rtl.structure import (
     EMPTY,
     ConstantLayer,
@@ -33,11 +41,12 @@ from stoker.deploy.rtl.structure import (
     Structure,
     WordStream,
 )
+from stoker.deploy.rtl.timing import law_cycles
 
 REQUANTISER_MULTIPLIERS = 2
 """A lane's: an accumulator of more than 18 bits and a factor of 16 need two multipliers of 18 x 18."""
-_LAW_CYCLES, _SHIFT_CYCLES = 5, 2
-"""Cycles of a requantiser, and those that one takes more whose shift is a number in a memory."""
+_SHIFT_CYCLES = 2
+"""Cycles that a requantiser takes more whose shift is a number in a memory."""
 _WINDOW_CYCLES = 4
 _TURN_CYCLES = 4
 """From a word that leaves an output FIFO to the work that its place allows, and the way in and out of the FIFO."""
@@ -50,7 +59,7 @@ WIDEST_TABLE = 12
 def lower(
     graph: IntegerGraph, foldings: Mapping[str, Folding], *, fifos: Literal["full", "least"] = "full",
     updatable: bool = False, constant: Collection[str] = (), sums: Mapping[str, ConstantSums] | None = None,
-    filled: bool = True,
+    filled: bool = True, thresholds: Collection[str] = (),
 ) -> Structure:  # fmt: skip
     """The structure of a design.
 
@@ -62,6 +71,7 @@ def lower(
         constant: layers whose weights are part of the circuit; their foldings span whole windows.
         sums: additions of such layers where they are known (:func:`layer_sums`); others are made.
         filled: whether memories of weights and tables are filled; without, it can be counted, not written.
+        thresholds: layers of :func:`comparable` whose results are found by comparisons, without multipliers.
 
     Raises:
         ValueError: an operation has no unit, or a folding does not divide its layer.
@@ -71,9 +81,23 @@ def lower(
             f"an updatable design must have its weights in memories, got {', '.join(sorted(constant))} in the circuit; "
             "search with `--weights memories`, or leave out `--constant` or `--updatable`"
         )
+    if updatable and thresholds:
+        raise ValueError(
+            "an updatable design must have requantisers that multiply or shift, got thresholds of "
+            f"{', '.join(sorted(thresholds))}; search with `--requantisers multipliers`, or leave out `--thresholds` "
+            "or `--updatable`"
+        )
+    if others := sorted({*thresholds} - {*comparable(graph)}):
+        raise ValueError(
+            f"`thresholds` must name layers that multiply to scale results of at most {WIDEST_COMPARED} bits, here "
+            f"{', '.join(comparable(graph)) or 'none'}, got {', '.join(others)}; leave it out of `--thresholds`"
+        )
     works = works_of(graph)
     cycles = max((work.cycles(foldings[name]) for name, work in works.items()), default=1)
-    building = _Building(graph, works, foldings, cycles, frozenset(constant), sums or {}, filled, updatable)
+    building = _Building(
+        graph, works, foldings, cycles, frozenset(constant), sums or {}, filled, updatable,
+        frozenset(thresholds),
+    )  # fmt: skip
     first = _first_lanes(graph, works, foldings)
     for port in graph.inputs:
         value = graph.value(port)
@@ -125,6 +149,7 @@ class _Building:
     sums: Mapping[str, ConstantSums] = field(default_factory=dict[str, ConstantSums])
     filled: bool = True
     updatable: bool = False
+    thresholds: Collection[str] = ()
     nodes: dict[str, DesignNode] = field(default_factory=dict[str, DesignNode])
     streams: dict[str, str] = field(default_factory=dict[str, str])
     """The node that carries a value."""
@@ -164,14 +189,21 @@ class _Building:
         """Adds the node that carries a value."""
         name = f"u{len(self.nodes)}_{_word(value)}"
         made = self.graph.values[value]
+        memories = dict(memories or {})
         stream = WordStream(name=name, lanes=lanes, bits=made.bits, signed=made.signed, words=made.elements // lanes)
-        files = {f"{name}_{kind}.hex": memory for kind, memory in (memories or {}).items()}
-        names = {kind.upper(): f"{name}_{kind}.hex" for kind in memories or {}}
+        names = {kind.upper(): f"{name}_{kind}.hex" for kind in memories}
+        if value in self.thresholds:
+            names["FACTORS"] = f"{name}_thresholds"
+            memories |= threshold_memories(self.graph, value, lanes) if self.filled else {"thresholds": EMPTY}
+        files = {f"{name}_{kind}.hex": memory for kind, memory in memories.items()}
         self.nodes[name] = DesignNode(
             stream=stream, module=module, sources=sources, flow=flow, cycles=cycles, layer=layer,
             parameters={**(parameters or {}), **names}, memories=files, multipliers=multipliers, constant=constant,
         )  # fmt: skip
         self.streams[value] = name
+
+    def _law(self, operation: Requantised | op.Add, lanes: int) -> tuple[dict[str, int], dict[str, MemoryFile]]:
+        return law_of(self.graph, operation, lanes, compared=operation.output in self.thresholds)
 
     def _source(self, value: str, lanes: int) -> str:
         """A stream of a value with so many lanes, resized where it has others."""
@@ -198,7 +230,8 @@ class _Building:
             )
         acc_bits = accumulator(operation, graph.values, graph.constants).bits
         parameters, factors = matrix_parameters(
-            operation, graph, work, folding, acc_bits, updatable=self.updatable
+            operation, graph, work, folding, acc_bits, updatable=self.updatable,
+            compared=operation.output in self.thresholds,
         )  # fmt: skip
         lanes = folding.pe // parameters["BEATS"]
         weight = graph.constants[operation.weight]
@@ -222,7 +255,9 @@ class _Building:
                 f"circuit, got {work.groups} groups and {folding}; leave it out of `--constant`"
             )
         layer = constant_layer(operation, graph, self.sums.get(operation.output))
-        parameters, factors = constant_parameters(operation, graph, work, folding, layer)
+        parameters, factors = constant_parameters(
+            operation, graph, work, folding, layer, compared=operation.output in self.thresholds
+        )
         lanes = folding.pe
         number = sum(node.constant is not None for node in self.nodes.values())
         self.put(
@@ -239,8 +274,6 @@ class _Building:
         visits = math.prod(windows.out) * windows.taps * windows.channels
         lanes = _even_lanes(visits, windows.channels, self.cycles)
         largest = isinstance(operation, op.MaxPool)
-        latency = _WINDOW_CYCLES + 1 + (0 if largest else _LAW_CYCLES) + _TURN_CYCLES
-        depth = -(-latency // windows.taps) + 1
         laws: dict[str, int] = {}
         factors: dict[str, MemoryFile] = {}
         if isinstance(operation, op.MaxPool):
@@ -250,7 +283,9 @@ class _Building:
                 accumulator(operation, graph.values, graph.constants).bits,
                 source.bits + 2,  # a difference from the zero point
             )
-            laws, factors = _law(graph, operation, operation.requantiser, lanes, made)
+            laws, factors = self._law(operation, lanes)
+        latency = _WINDOW_CYCLES + 1 + (law_cycles(laws) if laws else 0) + _TURN_CYCLES
+        depth = -(-latency // windows.taps) + 1
         parameters: dict[str, Parameter] = {
             "LANES": lanes, "LARGEST": int(largest), "IN_W": source.bits, "IN_SIGNED": int(source.signed),
             "OUT_W": made.bits, "ACC_W": acc_bits, **_geometry(windows, lanes, visits // lanes),
@@ -275,8 +310,8 @@ class _Building:
             raise ValueError(f"`{operation.output}`: values of one shape are added, got {shapes}; {ON_ENGINE}")
         lanes = _even_lanes(made.elements, made.shape[-1], self.cycles)
         acc_bits = max(accumulator(operation, graph.values, graph.constants).bits, *(each.bits + 2 for each in sources))
-        laws, factors = _law(graph, operation, operation.requantiser, lanes, made)
-        depth = 4 + _LAW_CYCLES + _TURN_CYCLES
+        laws, factors = self._law(operation, lanes)
+        depth = 4 + law_cycles(laws) + _TURN_CYCLES
         parameters: dict[str, Parameter] = {"LANES": lanes, "ONE": int(len(names) == 1)}
         for letter, each, by in zip("AB", sources, factors_by, strict=False):
             parameters |= {
@@ -323,8 +358,9 @@ class _Building:
         lanes = _even_lanes(visits, size, self.cycles)
         words = size // lanes
         if isinstance(operation, op.EmbeddingBag):
-            laws, factors = _law(graph, operation, operation.requantiser, lanes, made)
-        depth = -(-(_WINDOW_CYCLES + 3 + _LAW_CYCLES + _TURN_CYCLES) // count) + 1
+            laws, factors = self._law(operation, lanes)
+        # Rows as they are have the depth of sums: they never were without.
+        depth = -(-(_WINDOW_CYCLES + 3 + law_cycles(laws) + _TURN_CYCLES) // count) + 1
         entries = EMPTY
         if self.filled:  # rows begin at a power of two
             padded = np.zeros((len(table), 1 << max(1, (words - 1).bit_length()), lanes), np.int64)
@@ -380,7 +416,7 @@ def resize_steps(given: int, wanted: int) -> list[tuple[int, int]]:
 
 def matrix_parameters(
     operation: op.Linear | op.Convolution, graph: IntegerGraph, work: LayerWork, folding: Folding, acc_bits: int, *,
-    updatable: bool = False,
+    updatable: bool = False, compared: bool = False,
 ) -> tuple[dict[str, int], dict[str, MemoryFile]]:  # fmt: skip
     """Parameters of the unit of a dense layer or a convolution, and the memory of its requantiser's multipliers.
 
@@ -391,17 +427,18 @@ def matrix_parameters(
         folding: one that divides it.
         acc_bits: of its accumulators.
         updatable: whether another model's numbers can be brought into it.
+        compared: whether its requantiser compares with thresholds.
     """
     source, made = graph.values[operation.source], graph.values[operation.output]
     windows = work.windows
     beats = work.result_beats(folding)
     lanes, sum_beats = folding.pe // beats, work.sum_beats(folding)
     levels = _levels(work.multipliers(folding) // folding.pe)
-    work_cycles = _WINDOW_CYCLES + 2 + levels + 1 + _LAW_CYCLES
+    laws, factors = law_of(graph, operation, lanes, compared=compared)
+    work_cycles = _WINDOW_CYCLES + 2 + levels + 1 + law_cycles(laws)
     held = work_cycles + 1 + (_SHIFT_CYCLES if updatable else 0)
     depth = _places(work_cycles + _TURN_CYCLES, sum_beats, beats, held)
     groups = work.outputs // folding.pe if work.depthwise else work.groups
-    laws, factors = _law(graph, operation, operation.requantiser, lanes, made)
     return {
         "PE": folding.pe, "LANES": folding.lanes, "TAPS": folding.taps, "OWN": int(work.depthwise),
         "IN_W": source.bits, "IN_SIGNED": int(source.signed), "WEIGHT_W": operation.weight_bits, "ACC_W": acc_bits,
@@ -437,7 +474,8 @@ def constant_layer(
 
 
 def constant_parameters(
-    operation: op.Linear | op.Convolution, graph: IntegerGraph, work: LayerWork, folding: Folding, layer: ConstantLayer
+    operation: op.Linear | op.Convolution, graph: IntegerGraph, work: LayerWork, folding: Folding,
+    layer: ConstantLayer, *, compared: bool = False,
 ) -> tuple[dict[str, int], dict[str, MemoryFile]]:  # fmt: skip
     """Parameters of the unit of a layer whose weights are part of the circuit, but for its number in the design.
 
@@ -449,11 +487,12 @@ def constant_parameters(
         work: of the layer.
         folding: one over whole windows.
         layer: its additions.
+        compared: whether its requantiser compares with thresholds.
     """
     source, made, windows = graph.values[operation.source], graph.values[operation.output], work.windows
     lanes, beats, levels = folding.pe, work.outputs // folding.pe, layer.sums.levels
-    latency = _WINDOW_CYCLES + levels + 1 + _LAW_CYCLES + _TURN_CYCLES
-    laws, factors = _law(graph, operation, operation.requantiser, lanes, made)
+    laws, factors = law_of(graph, operation, lanes, compared=compared)
+    latency = _WINDOW_CYCLES + levels + 1 + law_cycles(laws) + _TURN_CYCLES
     geometry = _geometry(windows, windows.channels, work.cycles(folding))
     del geometry["WORDS"]
     return {
@@ -462,23 +501,6 @@ def constant_parameters(
         "DILATION_X": windows.dilation[1], "BEATS": beats, "PAD": source.zero_point,
         "DEPTH": beats * (-(-latency // beats) + 1), **laws, "LEVELS": levels,
     }, factors  # fmt: skip
-
-
-def _law(
-    graph: IntegerGraph, operation: op.Operation, by: op.Requantiser, lanes: int, made: IntegerValue
-) -> tuple[dict[str, int], dict[str, MemoryFile]]:
-    """Parameters of a requantiser, and the memory of its multipliers."""
-    laws = {"SHIFT": by.shift, "ZERO": by.zero_point, "LOW": by.low, "HIGH": by.high}
-    factors = None if by.multiplier is None else graph.constants[by.multiplier]
-    if factors is None or (factors == 1).all():
-        return laws | {"MULTIPLIERS": 0}, {}
-    if factors.size not in (1, made.shape[-1]) or factors.shape[-1:] not in ((), (factors.size,)):
-        raise ValueError(
-            f"`{operation.output}`: multipliers must be one, or one a channel, got {factors.shape}; "
-            "count all elements of windows at borders (`count_include_pad=True`)"
-        )
-    flat: Integers = np.repeat(factors.ravel(), lanes) if factors.size == 1 else factors.ravel()
-    return laws | {"MULTIPLIERS": flat.size // lanes}, {"factors": by_channel(flat, lanes, 16)}
 
 
 def _geometry(windows: Windows, lanes: int, cycles: int) -> dict[str, int]:

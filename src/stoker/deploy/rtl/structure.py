@@ -166,6 +166,11 @@ class Structure:
         return [node.constant for node in self.nodes.values() if node.constant is not None]
 
     @property
+    def thresholds(self) -> tuple[str, ...]:
+        """Layers whose results are found by comparisons with thresholds, in order."""
+        return tuple(node.layer for node in self.nodes.values() if node.parameters.get("THRESHOLDS"))
+
+    @property
     def cycles(self) -> int:
         """Cycles of a sample in a full pipeline: those of the slowest node or stream."""
         return max(max(node.cycles, node.stream.words) for node in self.nodes.values())

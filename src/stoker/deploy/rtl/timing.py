@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.deploy.rtl.structure import DesignNode, Structure
+from stoker.deploy.rtl.structure import DesignNode, Parameter, Structure
 
 Times = NDArray[np.float64]
-_LINES, _LAW, _OUT = 4, 5, 1
-"""Cycles through a line buffer, a requantiser, and a FIFO."""
+_LINES, _OUT = 4, 1
+"""Cycles through a line buffer and a FIFO."""
+_LAW = 5
+"""Cycles of a requantiser that multiplies or shifts."""
 _STEPS = {
-    "matrix_unit": _LINES + 3 + _LAW + _OUT,
-    "constant_unit": _LINES + 1 + _LAW + _OUT,
+    "matrix_unit": _LINES + 3 + _OUT,
+    "constant_unit": _LINES + 1 + _OUT,
     "pool_unit": _LINES + 1 + _OUT,
-    "add_unit": 4 + _LAW + _OUT,
+    "add_unit": 4 + _OUT,
     "table_unit": 2 + _OUT,
     "lookup_unit": _LINES + 3 + _OUT,
     "resize_stream": 1,
@@ -23,6 +27,13 @@ _STEPS = {
 """Cycles from the last work on a word to its place on the stream; adders and requantisers of some units come on top."""
 _WORKING = ("matrix_unit", "constant_unit", "pool_unit", "lookup_unit")
 """Units whose words take several cycles of work each, once what they need has come."""
+
+
+def law_cycles(parameters: Mapping[str, Parameter]) -> int:
+    """Cycles of a unit's requantiser; by thresholds, one for each bit that tells its results apart."""
+    if not parameters.get("THRESHOLDS"):
+        return _LAW
+    return (int(parameters["HIGH"]) - int(parameters["LOW"])).bit_length()
 
 
 def latency_cycles(structure: Structure) -> int:
@@ -58,11 +69,13 @@ def _times(node: DesignNode, inputs: list[Times]) -> Times:
 
 
 def _more_steps(node: DesignNode) -> int:
-    """Levels of the trees of adders of an array; the requantiser of a unit that may have none."""
+    """Levels of the trees of adders of an array, and the requantiser where there is one."""
+    given = node.parameters
+    levels = 0
     if node.module == "matrix_unit":
-        lanes, taps, own = (int(node.parameters[name]) for name in ("LANES", "TAPS", "OWN"))
-        return ((taps if own else taps * lanes) - 1).bit_length()
+        lanes, taps, own = (int(given[name]) for name in ("LANES", "TAPS", "OWN"))
+        levels = ((taps if own else taps * lanes) - 1).bit_length()
     if node.constant is not None:
-        return node.constant.sums.levels
-    sums = node.parameters.get("SUMMED") or node.parameters.get("LARGEST") == 0
-    return _LAW if sums else 0
+        levels = node.constant.sums.levels
+    sums = node.module in ("matrix_unit", "constant_unit", "add_unit") or given.get("SUMMED")
+    return levels + (law_cycles(given) if sums or given.get("LARGEST") == 0 else 0)

@@ -189,7 +189,9 @@ def _serialised(bits: int, beats: int) -> UnitContents:
 
 
 def _requantiser(lanes: int, p: Mapping[str, int]) -> UnitContents:
-    """``requantise``."""
+    """``requantise``, or ``thresholds``."""
+    if p.get("THRESHOLDS"):
+        return _thresholds(lanes, p)
     acc, factors, shift, out = p["ACC_W"], p["MULTIPLIERS"], p["SHIFT"], p["OUT_W"]
     product = acc + _FACTOR_BITS + 1 if factors else acc
     kept = max(product - shift, 1) + 1
@@ -211,9 +213,23 @@ def _requantiser(lanes: int, p: Mapping[str, int]) -> UnitContents:
     return lane.times(lanes) + UnitContents(counters=_bits(factors) if factors > 1 else 0, memories=memories)
 
 
+def _thresholds(lanes: int, p: Mapping[str, int]) -> UnitContents:
+    """``thresholds``: in each step a comparison with what a memory gives."""
+    words, bits = p["THRESHOLDS"], p["SUM_W"]
+    steps = (p["HIGH"] - p["LOW"]).bit_length()
+    lane = UnitContents(
+        adders=steps * bits, registers=(steps - 1) * bits + steps * (steps + 1) // 2,
+        memories=tuple(
+            MemoryShape(use="thresholds", words=words << step, bits=p["THRESHOLD_W"]) for step in range(steps)
+        ),
+    )  # fmt: skip
+    channel = _bits(words) if words > 1 else 0
+    return lane.times(lanes) + UnitContents(counters=channel, registers=steps + (steps - 2) * channel)
+
+
 def _unused(p: Mapping[str, int]) -> int:
     """Low bits of an accumulator that its requantiser never looks at: without multipliers, those below the point."""
-    return 0 if p["MULTIPLIERS"] else min(max(p["SHIFT"] - 1, 0), p["ACC_W"] - 1)
+    return 0 if p.get("THRESHOLDS") or p["MULTIPLIERS"] else min(max(p["SHIFT"] - 1, 0), p["ACC_W"] - 1)
 
 
 def _law_multipliers(acc: int, factors: int) -> int:

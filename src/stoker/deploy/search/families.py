@@ -12,11 +12,12 @@ from stoker.deploy.ir.host_tables import device_graph, sliced_tables, tables_of
 from stoker.deploy.rtl.constant_sums import ConstantSums, signed_digits
 from stoker.deploy.rtl.folding import Folding, folded, works_of
 from stoker.deploy.rtl.mapping import layer_sums, lower
+from stoker.deploy.rtl.memories import comparable
 from stoker.deploy.rtl.structure import Structure
 from stoker.deploy.rtl.timing import latency_cycles
-from stoker.deploy.search.model import EstimatedDesign, ResourceModel, estimated
+from stoker.deploy.search.model import SOFT, EstimatedDesign, ResourceModel, estimated
 from stoker.deploy.search.solving import ChosenDesign, FoldingCertificate, Order, first_in_order, least_share, order_of
-from stoker.deploy.search.space import FoldingChoice, all_choices, space_for
+from stoker.deploy.search.space import FoldingChoice, all_choices, compared_besides, space_for
 from stoker.deploy.tools.devices import Fpga
 
 
@@ -190,6 +191,8 @@ class Dataflow:
         model: of what it takes.
         constants: layers that may have their weights in the circuit; none by default.
         host: whether tables may stay on the host; they do where a design does not fit otherwise.
+        compares: whether requantisers may compare with thresholds; they do where multipliers are of lookup tables, and
+            that takes less.
 
     Raises:
         ValueError: an operation has no unit.
@@ -200,6 +203,7 @@ class Dataflow:
     model: ResourceModel
     constants: ConstantForms = field(default_factory=ConstantForms)
     host: bool = False
+    compares: bool = True
     structure: str = "dataflow"
     _choices: dict[str, list[FoldingChoice]] = field(default_factory=dict[str, list[FoldingChoice]])
     _solved: dict[int, DataflowDesign] = field(default_factory=dict[int, DataflowDesign])
@@ -209,8 +213,12 @@ class Dataflow:
         self._away = tuple(sliced_tables(graph)) if self.host else ()
         self._graph = device_graph(graph, self._away)
         self._works = works_of(self._graph)
-        self._choices = all_choices(self._graph, self._works, self.model, self.constants.sums)
-        lower(self._graph, folded(self._works, self.paces()[0]), filled=False)  # what has no unit is refused here
+        able = comparable(self._graph) if self.compares and self.model.family in SOFT else ()
+        self._choices = all_choices(self._graph, self._works, self.model, self.constants.sums, able)
+        small = folded(self._works, self.paces()[-1])
+        reference = lower(self._graph, small, filled=False)  # what has no unit is refused here
+        other = lower(self._graph, small, filled=False, thresholds=able)
+        self._besides = compared_besides(reference, other, self.model)
 
     @property
     def weights(self) -> str:
@@ -219,13 +227,16 @@ class Dataflow:
 
     @property
     def requantiser(self) -> str:
-        """Multipliers, shifts, or both, by layer."""
+        """Multipliers, shifts, or both, by layer; with thresholds where these may take less than multipliers."""
         laws = [
             operation.requantiser.multiplier is None
             for operation in self.package.graph.operations
             if isinstance(operation, (op.Linear, op.Convolution))
         ]
-        return "shifts" if all(laws) else "multipliers and shifts" if any(laws) else "multipliers"
+        scaled = "multipliers"
+        if self._besides or any(each.compared for choices in self._choices.values() for each in choices):
+            scaled = "multipliers or thresholds"
+        return "shifts" if all(laws) else f"{scaled} and shifts" if any(laws) else scaled
 
     @property
     def obtained(self) -> str:
@@ -254,11 +265,15 @@ class Dataflow:
         return self._solved[cycles]
 
     def _made(self, cycles: int, room: float = 1.0) -> DataflowDesign:
-        space = space_for(self._graph, self._works, self._choices, self.model, cycles)
+        space = space_for(self._graph, self._works, self._choices, self.model, cycles, self._besides)
         chosen = least_share(space if self.host else replace(space, tables=()), self.part, self.model, room)
         away = (*self._away, *chosen.host_tables)
         own, sums = device_graph(self.package.graph, away), self.constants.sums
-        structure = lower(own, chosen.foldings, constant=chosen.constant, sums=sums, filled=False)
+        there = {operation.output for operation in own.operations}
+        compared = (*chosen.compared, *(name for name in self._besides if name in there))
+        structure = lower(
+            own, chosen.foldings, constant=chosen.constant, sums=sums, filled=False, thresholds=compared
+        )  # fmt: skip
         structure = replace(structure, host_tables=tuple(sorted(away)))
         estimate = estimated(structure, self.model)
         return DataflowDesign(
@@ -271,7 +286,10 @@ class Dataflow:
         """The structure of a design of this family as ``stoker deploy rtl`` writes it, its memories filled."""
         away, chosen = design.structure.host_tables, design.chosen
         own = device_graph(self.package.graph, away)
-        found = lower(own, chosen.foldings, constant=chosen.constant, sums=self.constants.sums)
+        found = lower(
+            own, chosen.foldings, constant=chosen.constant, sums=self.constants.sums,
+            thresholds=design.structure.thresholds,
+        )  # fmt: skip
         return replace(found, host_tables=away)
 
     def forms(self, cycles: int) -> dict[str, list[FoldingChoice]]:

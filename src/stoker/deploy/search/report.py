@@ -153,10 +153,11 @@ def _row(found: FoundDesign, part: Fpga) -> DesignRow:
     demand = design.estimate.demand
     by_kind = shares(demand, part)
     foldings, engine = dict[str, tuple[int, int, int]](), dict[str, int]()
-    constant, away = tuple[str, ...](), tuple[str, ...]()
+    constant, away, compared = tuple[str, ...](), tuple[str, ...](), tuple[str, ...]()
     if isinstance(design, DataflowDesign):
         foldings = {name: (fold.pe, fold.lanes, fold.taps) for name, fold in design.foldings.items()}
         constant, away = design.chosen.constant, design.structure.host_tables
+        compared = design.structure.thresholds
     if isinstance(design, EngineDesign):
         engine = structs.asdict(design.image.shape)
     return DesignRow(
@@ -165,6 +166,7 @@ def _row(found: FoundDesign, part: Fpga) -> DesignRow:
         luts=demand.luts, flip_flops=demand.flip_flops, dsps=demand.dsps, block_rams=demand.block_rams,
         share=design.share, binding=max(by_kind, key=lambda kind: by_kind[kind]),
         loss_frac=found.family.package.loss_frac, foldings=foldings, constant=constant, host_tables=away, engine=engine,
+        thresholds=compared,
     )  # fmt: skip
 
 
@@ -187,6 +189,8 @@ def _command(found: FoundDesign) -> str:
                 "--fold", f"{name}={fold.pe}x{fold.lanes}x{fold.taps}"
             )  # fmt: skip
             words += form
+        for name in design.structure.thresholds:
+            words += ["--thresholds", name]
         for name in design.structure.host_tables:
             words += ["--host-table", name]
     return shlex.join(words)

@@ -93,6 +93,11 @@ class ChosenDesign:
         """Layers whose weights are part of the circuit."""
         return tuple(name for name, each in self.layers.items() if each.constant)
 
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Layers with an array whose requantisers compare with thresholds."""
+        return tuple(name for name, each in self.layers.items() if each.compared)
+
 
 def share_of(taken: float, there: int) -> float:
     """The share of a resource that is taken."""

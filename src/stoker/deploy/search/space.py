@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stoker.core import pareto
@@ -29,6 +29,7 @@ class FoldingChoice:
         lanes_out: numbers of a word of its results.
         demand: of the unit.
         constant: whether the weights are part of the circuit; else they are in memories.
+        compared: whether its requantiser compares with thresholds; else it multiplies or shifts.
     """
 
     folding: Folding
@@ -36,6 +37,7 @@ class FoldingChoice:
     lanes_out: int
     demand: DeviceDemand
     constant: bool = False
+    compared: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +121,7 @@ def resized(meeting: Meeting, given: int, wanted: int, model: ResourceModel) -> 
 
 def all_choices(
     graph: IntegerGraph, works: Mapping[str, LayerWork], model: ResourceModel,
-    sums: Mapping[str, ConstantSums] | None = None,
+    sums: Mapping[str, ConstantSums] | None = None, compared: Collection[str] = (),
 ) -> dict[str, list[FoldingChoice]]:  # fmt: skip
     """Every folding of each layer.
 
@@ -128,6 +130,8 @@ def all_choices(
         works: of its layers.
         model: of what they take.
         sums: additions of layers that may have their weights in the circuit.
+        compared: layers whose requantisers may compare with thresholds; each form has both where that may take less
+            (:func:`may_compare`).
     """
     found: dict[str, list[FoldingChoice]] = {}
     for operation in graph.operations:
@@ -136,49 +140,103 @@ def all_choices(
             continue
         acc_bits = accumulator(operation, graph.values, graph.constants).bits
         choices: list[FoldingChoice] = []
+        forms = (False, True) if operation.output in compared else (False,)
         for folding in work.foldings():
-            parameters, _ = matrix_parameters(operation, graph, work, folding, acc_bits)
-            choices.append(
-                FoldingChoice(
-                    folding=folding, cycles=work.cycles(folding), lanes_out=folding.pe // work.result_beats(folding),
-                    demand=model.demand(contents_of("matrix_unit", parameters)),
-                )
+            demands: list[DeviceDemand] = []
+            for by_thresholds in forms:
+                parameters, _ = matrix_parameters(operation, graph, work, folding, acc_bits, compared=by_thresholds)
+                demands.append(model.demand(contents_of("matrix_unit", parameters)))
+            choices += _in_forms(
+                demands, folding=folding, cycles=work.cycles(folding),
+                lanes_out=folding.pe // work.result_beats(folding),
             )  # fmt: skip
         if sums and operation.output in sums:
-            choices += _constant_choices(operation, graph, work, model, sums[operation.output])
+            choices += _constant_choices(operation, graph, work, model, sums[operation.output], forms)
         found[operation.output] = choices
     return found
 
 
+def may_compare(scaled: DeviceDemand, compared: DeviceDemand) -> bool:
+    """Whether thresholds may be worth it in a unit: its multipliers are of lookup tables, and thresholds take fewer.
+
+    Where a device has multipliers, these scale: a requantiser's takes few lookup tables besides.
+
+    Args:
+        scaled: what the unit takes with a requantiser that multiplies.
+        compared: what it takes with one that compares.
+    """
+    return scaled.dsps == compared.dsps and compared.luts < scaled.luts
+
+
+def compared_besides(reference: Structure, other: Structure, model: ResourceModel) -> tuple[str, ...]:
+    """Layers without an array that take less with thresholds, and no more block memories.
+
+    Args:
+        reference: a design whose requantisers multiply.
+        other: the same with thresholds wherever they can be.
+        model: of what they take.
+    """
+    found: list[str] = []
+    for name, node in other.nodes.items():
+        if not node.parameters.get("THRESHOLDS") or node.module in ("matrix_unit", "constant_unit"):
+            continue
+        demands = [model.demand(node_contents(each)) for each in (reference.nodes[name], node)]
+        if may_compare(*demands) and demands[1].block_rams <= demands[0].block_rams:
+            found.append(node.layer)
+    return tuple(found)
+
+
+def _in_forms(
+    demands: Sequence[DeviceDemand], *, folding: Folding, cycles: int, lanes_out: int, constant: bool = False
+) -> Iterator[FoldingChoice]:  # fmt: skip
+    """A unit with a requantiser that multiplies, and with one that compares where that may be worth it."""
+    for compared, demand in enumerate(demands):
+        if not compared or may_compare(demands[0], demand):
+            yield FoldingChoice(
+                folding=folding, cycles=cycles, lanes_out=lanes_out, demand=demand, constant=constant,
+                compared=bool(compared),
+            )  # fmt: skip
+
+
 def _constant_choices(
     operation: op.Linear | op.Convolution, graph: IntegerGraph, work: LayerWork, model: ResourceModel,
-    sums: ConstantSums,
+    sums: ConstantSums, forms: Sequence[bool],
 ) -> Iterator[FoldingChoice]:  # fmt: skip
     """Forms of a layer with its weights in the circuit, by the results that leave in a cycle."""
     layer = constant_layer(operation, graph, sums)
     added = sums_contents(sums)
     for results in divisors(work.outputs):
         folding = constant_folding(operation.output, work, results)
-        parameters, _ = constant_parameters(operation, graph, work, folding, layer)
-        yield FoldingChoice(
-            folding=folding, cycles=work.cycles(folding), lanes_out=results, constant=True,
-            demand=model.demand(contents_of("constant_unit", parameters) + added),
+        demands: list[DeviceDemand] = []
+        for compared in forms:
+            parameters, _ = constant_parameters(operation, graph, work, folding, layer, compared=compared)
+            demands.append(model.demand(contents_of("constant_unit", parameters) + added))
+        yield from _in_forms(
+            demands, folding=folding, cycles=work.cycles(folding), lanes_out=results, constant=True
         )  # fmt: skip
 
 
 def space_for(
     graph: IntegerGraph, works: Mapping[str, LayerWork], choices: Mapping[str, Sequence[FoldingChoice]],
-    model: ResourceModel, cycles: int,
+    model: ResourceModel, cycles: int, compared: Collection[str] = (),
 ) -> ChoiceSpace:  # fmt: skip
     """What may be chosen for so many cycles a sample.
 
     Units without an array work at the pace of the slowest array, and FIFOs in front of joins have the depths of the
     foldings with the fewest multipliers: both are fixed here, and exact in the design that is made of a solution.
 
+    Args:
+        graph: of the model.
+        works: of its layers.
+        choices: of each of them.
+        model: of what they take.
+        cycles: of a sample, at most.
+        compared: layers without an array whose requantisers compare with thresholds.
+
     Raises:
         ValueError: a layer can't be as fast.
     """
-    reference = lower(graph, folded(works, cycles), filled=False)
+    reference = lower(graph, folded(works, cycles), filled=False, thresholds=compared)
     combinations = 1
     layers: dict[str, Sequence[FoldingChoice]] = {}
     for name in works:

@@ -24,6 +24,8 @@ from stoker.deploy.rtl.folding import Folding
 _SEED = 7
 _SHIFT = 4.0
 """Spread of results on their grid, in powers of two below its size: as of layers whose ranges were measured."""
+_FULL = 1 / 8
+"""Part of that with which sums of random weights reach most results: thresholds that no sum reaches would vanish."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,23 +37,28 @@ class Specimen:
         graph: with random weights: synthesis drops what constants make needless.
         foldings: of its layers.
         constant: layers whose weights are part of the circuit.
+        thresholds: layers whose requantisers compare with thresholds.
     """
 
     name: str
     graph: IntegerGraph
     foldings: Mapping[str, Folding]
     constant: Collection[str] = ()
+    thresholds: Collection[str] = ()
 
 
 class _Sketch:
     """Writes a small graph; each layer is named in order, with its folding."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, own_inputs: bool = False) -> None:
+        """Results are small as if inputs had 8 bits; with ``own_inputs`` they use all of their range."""
+        self.own_inputs = own_inputs
         self.to = Writer()
         self.chance = np.random.default_rng(_SEED)
         self.inputs: list[str] = []
         self.foldings: dict[str, Folding] = {}
         self.constant: list[str] = []
+        self.thresholds: list[str] = []
 
     def input(self, *shape: int, bits: int = 8, signed: bool = False) -> str:
         made = self.to.value("x", shape, _grid(bits, signed))
@@ -65,7 +72,7 @@ class _Sketch:
         name = self.to.value("dense", (outputs,), _grid(bits, False))
         weight, bias = self._weights(name, (outputs, inputs), weights)
         self.foldings[name] = Folding(*fold)
-        by = self._law(name, outputs, inputs, weights, shift=shift)
+        by = self._law(name, outputs, inputs, weights, source, shift=shift)
         return self.to.write(
             op.Linear(source=source, output=name, weight=weight, weight_bits=weights, bias=bias, requantiser=by)
         )
@@ -78,7 +85,7 @@ class _Sketch:
         name = self.to.value("conv", (1, 1, outputs), _grid(bits, signed))
         weight, bias = self._weights(name, (outputs, kernel, kernel, channels // groups), weights)
         self.foldings[name] = Folding(*fold)
-        by = self._law(name, outputs, kernel * kernel * channels // groups, weights, shift=shift)
+        by = self._law(name, outputs, kernel * kernel * channels // groups, weights, source, shift=shift)
         return self.to.write_shaped(
             op.Convolution(
                 source=source, output=name, weight=weight, weight_bits=weights, bias=bias, requantiser=by,
@@ -89,6 +96,11 @@ class _Sketch:
     def in_circuit(self, layer: str) -> str:
         """Puts a layer's weights into the circuit; its folding spans whole windows."""
         self.constant.append(layer)
+        return layer
+
+    def compared(self, layer: str) -> str:
+        """Gives a layer thresholds in place of multipliers."""
+        self.thresholds.append(layer)
         return layer
 
     def max_pool(self, source: str, size: int = 2) -> str:
@@ -171,7 +183,8 @@ class _Sketch:
             constants=self.to.constants,
         )  # fmt: skip
         return Specimen(
-            name=name, graph=checked(with_ranges(graph)), foldings=self.foldings, constant=tuple(self.constant)
+            name=name, graph=checked(with_ranges(graph)), foldings=self.foldings, constant=tuple(self.constant),
+            thresholds=tuple(self.thresholds),
         )  # fmt: skip
 
     def _weights(self, name: str, shape: tuple[int, ...], bits: int) -> tuple[str, str]:
@@ -180,9 +193,13 @@ class _Sketch:
         bias = self.chance.integers(-(1 << (bits + 4)), 1 << (bits + 4), shape[0])
         return self.to.constant(f"{name}.w", weight), self.to.constant(f"{name}.b", bias)
 
-    def _law(self, name: str, channels: int, products: int, weights: int, *, shift: bool = False) -> op.Requantiser:
+    def _law(
+        self, name: str, channels: int, products: int, weights: int, source: str = "", *, shift: bool = False
+    ) -> op.Requantiser:
         grid = self.to.grid(name)
         spread = 256.0 * (1 << weights) * np.sqrt(products) / (1 << grid.bits) * _SHIFT
+        if self.own_inputs and source:
+            spread *= _FULL * 2.0 ** (self.to.values[source].bits - 8)
         if shift:
             ends = grid.ends
             return op.Requantiser(
@@ -208,6 +225,11 @@ def narrow_specimens() -> tuple[Specimen, ...]:
 def small_specimens() -> tuple[Specimen, ...]:
     """More of those with weights in the circuit, for families whose parts have room for few of the others."""
     return tuple(made() for made in _SMALL)
+
+
+def compared_specimens() -> tuple[Specimen, ...]:
+    """Those with requantisers by thresholds, for families that have no other multipliers than lookup tables."""
+    return tuple(made() for made in _COMPARED)
 
 
 def _dense(
@@ -297,6 +319,41 @@ def _constant_conv(
     return net.specimen(name, net.in_circuit(made))
 
 
+def _compared_dense(inputs: int, outputs: int, fold: tuple[int, int], weights: int = 4, bits: int = 4) -> Specimen:
+    net = _Sketch(own_inputs=True)
+    name = f"compared dense {inputs}-{outputs} {fold[0]}x{fold[1]} w{weights}a{bits}"
+    made = net.dense(net.input(inputs, bits=bits), outputs, fold, weights=weights, bits=bits)
+    return net.specimen(name, net.compared(made))
+
+
+def _compared_conv(
+    size: int, channels: int, outputs: int, fold: tuple[int, int, int], kernel: int = 3, groups: int = 1, bits: int = 4
+) -> Specimen:  # fmt: skip
+    net = _Sketch(own_inputs=True)
+    name = f"compared conv {size}x{size}x{channels}-{outputs} k{kernel}g{groups} {'x'.join(map(str, fold))} w4a{bits}"
+    source = net.input(size, size, channels, bits=bits)
+    made = net.conv(source, outputs, fold, kernel=kernel, weights=4, bits=bits, groups=groups)
+    return net.specimen(name, net.compared(made))
+
+
+def _compared_constant() -> Specimen:
+    net = _Sketch(own_inputs=True)
+    made = net.dense(net.input(24, bits=4), 8, (2, 24), weights=4, bits=4)
+    return net.specimen("compared constant dense 24-8 2 w4a4", net.compared(net.in_circuit(made)))
+
+
+def _compared_network(layers: int) -> Specimen:
+    """Convolutions and dense layers of 4 bits, of which the first ones compare."""
+    net = _Sketch(own_inputs=True)
+    made = [net.conv(net.input(8, 8, 1, bits=4), 8, (1, 1, 3), weights=4, bits=4)]
+    made.append(net.conv(net.max_pool(made[0]), 16, (2, 4, 1), weights=4, bits=4))
+    made.append(net.dense(net.flat(net.max_pool(made[1])), 32, (1, 4), weights=4, bits=4))
+    for each in made[:layers]:
+        net.compared(each)
+    last = net.dense(made[2], 10, (1, 2), weights=4)
+    return net.specimen(f"compared network, {layers} layers", last)
+
+
 def _half_constant() -> Specimen:
     """Three layers, of which the first and the last have their weights in the circuit."""
     net = _Sketch()
@@ -384,6 +441,23 @@ _SMALL: tuple[_Made, ...] = (
     partial(_constant_conv, 8, 2, 6, 3, 4, 3, 1),
     partial(_constant_conv, 6, 8, 10, 5, 5, 1, 1),
 )
+_COMPARED: tuple[_Made, ...] = (
+    partial(_compared_dense, 64, 16, (1, 1)),
+    partial(_compared_dense, 64, 16, (4, 2)),
+    partial(_compared_dense, 96, 10, (10, 1)),
+    partial(_compared_dense, 8, 4, (4, 8)),
+    partial(_compared_dense, 128, 64, (1, 2), 2),
+    partial(_compared_dense, 64, 16, (1, 2), 4, 6),
+    partial(_compared_dense, 64, 16, (1, 1), 4, 8),
+    partial(_compared_conv, 8, 4, 8, (2, 4, 1)),
+    partial(_compared_conv, 8, 8, 16, (4, 1, 3)),
+    partial(_compared_conv, 8, 8, 24, (3, 4, 1), 1),
+    partial(_compared_conv, 12, 8, 8, (1, 1, 1), 3, 8),
+    _compared_constant,
+    partial(_compared_network, 3),
+    partial(_compared_network, 1),
+)
+"""Layers whose results are found by comparing sums with thresholds."""
 
 
 def small_networks() -> tuple[Specimen, ...]:

@@ -48,6 +48,8 @@ class DesignRow(msgspec.Struct, frozen=True, kw_only=True):
     """Layers whose weights are part of the circuit."""
     host_tables: tuple[str, ...] = ()
     """Layers whose tables stay on the host."""
+    thresholds: tuple[str, ...] = ()
+    """Layers whose results are found by comparing sums with thresholds."""
     engine: dict[str, int] = {}
     """Lanes of an engine, and words of its memories for one model."""
 

@@ -56,10 +56,12 @@ def write_headline(report: SearchReport) -> str:
 
 
 def _write_places(pick: DesignRow) -> str:
-    """Weights in the circuit and tables on the host, where there are some."""
+    """Weights in the circuit, results by thresholds and tables on the host, where there are some."""
     words = ""
     if count := len(pick.constant):
         words += f", the weights of {count} layer{'s' * (count > 1)} in the circuit"
+    if count := len(pick.thresholds):
+        words += f", the results of {count} layer{'s' * (count > 1)} by thresholds"
     if count := len(pick.host_tables):
         words += f", {count} table{'s' * (count > 1)} on the host"
     return words
@@ -181,10 +183,11 @@ def design_row(row: DesignRow, report: SearchReport) -> list[str]:
 
 
 def write_design(row: DesignRow, report: SearchReport) -> str:
-    """The structure of a design, its layers in the circuit and tables on the host, its package if there are several."""
+    """The structure of a design, its layers in other forms and tables on the host, its package if there are several."""
     several = len({each.package for each in report.families}) > 1
     size = f", {row.engine['lanes']} lanes" if row.engine else ""
     size += f", {len(row.constant)} in the circuit" if row.constant else ""
+    size += f", {len(row.thresholds)} by thresholds" if row.thresholds else ""
     size += f", {len(row.host_tables)} on the host" if row.host_tables else ""
     return f"{row.package}, {row.structure}{size}" if several else f"{row.structure}{size}"
 

@@ -23,6 +23,12 @@ module add_unit #(
     parameter int HIGH = 127,
 `endif
     parameter int MULTIPLIERS = 0,
+`ifdef THRESHOLDS
+    parameter int THRESHOLDS = 0,
+    parameter int THRESHOLD_W = 24,
+    parameter int THRESHOLD_SIGNED = 1,
+    parameter int SUM_W = 24,
+`endif
     parameter int DEPTH = 16,
     parameter FACTORS = ""
 ) (
@@ -118,7 +124,13 @@ module add_unit #(
         end
     endgenerate
 
+`ifdef THRESHOLDS
+    requantiser #(
+        .THRESHOLDS(THRESHOLDS), .THRESHOLD_W(THRESHOLD_W), .THRESHOLD_SIGNED(THRESHOLD_SIGNED),
+        .SUM_W(SUM_W),
+`else
     requantise #(
+`endif
         .LANES(LANES), .ACC_W(ACC_W), .OUT_W(OUT_W),
 `ifdef UPDATABLE
         .LAW(LAW),

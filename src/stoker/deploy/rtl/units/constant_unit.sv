@@ -27,6 +27,12 @@ module constant_unit #(
     parameter int LOW = -128,
     parameter int HIGH = 127,
     parameter int MULTIPLIERS = 1,
+`ifdef THRESHOLDS
+    parameter int THRESHOLDS = 0,
+    parameter int THRESHOLD_W = 24,
+    parameter int THRESHOLD_SIGNED = 1,
+    parameter int SUM_W = 24,
+`endif
     parameter int DEPTH = 16,         // words of the output FIFO
     parameter int LAYER = 0,          // which sums of `constant_array`
     parameter int LEVELS = 1,         // of their adders, a register each
@@ -98,7 +104,13 @@ module constant_unit #(
         .clk, .rst, .in_data(sums), .in_valid(valid[LEVELS]), .out_data(acc), .out_valid(acc_valid)
     );
 
+`ifdef THRESHOLDS
+    requantiser #(
+        .THRESHOLDS(THRESHOLDS), .THRESHOLD_W(THRESHOLD_W), .THRESHOLD_SIGNED(THRESHOLD_SIGNED),
+        .SUM_W(SUM_W),
+`else
     requantise #(
+`endif
         .LANES(OUT_LANES), .ACC_W(ACC_W), .OUT_W(OUT_W), .SHIFT(SHIFT), .ZERO(ZERO), .LOW(LOW), .HIGH(HIGH),
         .MULTIPLIERS(MULTIPLIERS), .FILE(FACTORS)
     ) law (

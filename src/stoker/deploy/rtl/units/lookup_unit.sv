@@ -20,6 +20,12 @@ module lookup_unit #(
     parameter int HIGH = 127,
 `endif
     parameter int MULTIPLIERS = 0,
+`ifdef THRESHOLDS
+    parameter int THRESHOLDS = 0,
+    parameter int THRESHOLD_W = 24,
+    parameter int THRESHOLD_SIGNED = 1,
+    parameter int SUM_W = 24,
+`endif
     parameter int ROWS = 3,
     parameter int DEPTH = 16,
     parameter ENTRIES = "",
@@ -124,7 +130,13 @@ module lookup_unit #(
         end
 
         if (SUMMED != 0) begin : by_law
+`ifdef THRESHOLDS
+            requantiser #(
+                .THRESHOLDS(THRESHOLDS), .THRESHOLD_W(THRESHOLD_W), .THRESHOLD_SIGNED(THRESHOLD_SIGNED),
+                .SUM_W(SUM_W),
+`else
             requantise #(
+`endif
                 .LANES(LANES), .ACC_W(ACC_W), .OUT_W(OUT_W),
 `ifdef UPDATABLE
                 .LAW(LAW),

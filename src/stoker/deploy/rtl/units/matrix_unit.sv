@@ -39,6 +39,12 @@ module matrix_unit #(
     parameter int HIGH = 127,
 `endif
     parameter int MULTIPLIERS = 1,
+`ifdef THRESHOLDS
+    parameter int THRESHOLDS = 0,
+    parameter int THRESHOLD_W = 24,
+    parameter int THRESHOLD_SIGNED = 1,
+    parameter int SUM_W = 24,
+`endif
     parameter int DEPTH = 16,         // words of the output FIFO
     parameter WEIGHTS = "",
     parameter BIASES = "",
@@ -118,7 +124,13 @@ module matrix_unit #(
         .clk, .rst, .in_data(sums), .in_valid(sums_valid), .out_data(acc), .out_valid(acc_valid)
     );
 
+`ifdef THRESHOLDS
+    requantiser #(
+        .THRESHOLDS(THRESHOLDS), .THRESHOLD_W(THRESHOLD_W), .THRESHOLD_SIGNED(THRESHOLD_SIGNED),
+        .SUM_W(SUM_W),
+`else
     requantise #(
+`endif
         .LANES(OUT_LANES), .ACC_W(ACC_W), .OUT_W(OUT_W),
 `ifdef UPDATABLE
         .LAW(LAW),

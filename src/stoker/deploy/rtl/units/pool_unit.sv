@@ -32,6 +32,12 @@ module pool_unit #(
     parameter int HIGH = 127,
 `endif
     parameter int MULTIPLIERS = 0,
+`ifdef THRESHOLDS
+    parameter int THRESHOLDS = 0,
+    parameter int THRESHOLD_W = 24,
+    parameter int THRESHOLD_SIGNED = 1,
+    parameter int SUM_W = 24,
+`endif
     parameter int DEPTH = 16,
     parameter FACTORS = ""
 ) (
@@ -142,7 +148,13 @@ module pool_unit #(
             assign unused_tap = tap_bank;
 `endif
         end else begin : by_law
+`ifdef THRESHOLDS
+            requantiser #(
+                .THRESHOLDS(THRESHOLDS), .THRESHOLD_W(THRESHOLD_W), .THRESHOLD_SIGNED(THRESHOLD_SIGNED),
+                .SUM_W(SUM_W),
+`else
             requantise #(
+`endif
                 .LANES(LANES), .ACC_W(ACC_W), .OUT_W(OUT_W),
 `ifdef UPDATABLE
                 .LAW(LAW),
