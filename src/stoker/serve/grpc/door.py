@@ -229,7 +229,7 @@ def _body(request: Any) -> tuple[bytes, int]:
 
 
 def _tritons(parameters: Any) -> dict[str, object]:
-    """Of a tensor's parameters those that its parser refuses."""
+    """Those of a tensor's parameters that its parser refuses."""
     return {name: True for name in TRITONS if name in parameters}
 
 

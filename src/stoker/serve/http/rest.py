@@ -196,7 +196,7 @@ async def _unknown(request: Request, _: Exception) -> Response:
 
 
 async def _wrong_method(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException), "it is told of these alone"
+    assert isinstance(error, HTTPException), "it is called with these alone"
     allowed = (error.headers or {}).get("Allow", "")
     words = " or ".join(sorted(allowed.split(", "))) or "another one"
     answer = _error(405, f"`method` must be {words} for {request.url.path[:200]}, got {request.method[:20]}")

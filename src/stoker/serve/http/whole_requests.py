@@ -36,7 +36,7 @@ class InferenceConnection(HttpToolsProtocol):
         self._door = config.app
         self.parser = _Parser(self)
         self._goes_on = False
-        """Whether the parser is told again how the body of a request is framed."""
+        """Whether the parser gets again how the body of a request is framed."""
         self._opened: OpenModel | None = None
         """The model of a request that may come whole, while it comes."""
         self._parts: list[bytes] = []
@@ -157,7 +157,7 @@ class InferenceConnection(HttpToolsProtocol):
                     super().on_body(part)
 
     def stay(self, rest: bytes) -> None:
-        """Goes on with a request that asked for another protocol, as Java's client does for HTTP/2 in its first one.
+        """Continues a request that asked for another protocol, as Java's client does for HTTP/2 in its first one.
 
         Its body was left out, as if what follows were of that protocol.
 
