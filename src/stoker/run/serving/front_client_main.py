@@ -7,6 +7,7 @@ it is answered; it writes how many were answered. Exit status 1 and the answer, 
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import time
 
@@ -39,6 +40,7 @@ async def _ask_all(port: int, request: bytes, seconds: float) -> int:
 def main() -> int:
     """Asks until the time is over."""
     port, seconds = sys.argv[1:]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, to all processes at once: who started it ends it
     try:
         sys.stdout.write(str(uvloop.run(_ask_all(int(port), sys.stdin.buffer.read(), float(seconds)))))
     except (OSError, EOFError) as error:

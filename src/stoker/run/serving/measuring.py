@@ -98,7 +98,7 @@ def measured(source: str, engine: str, threads: int, max_batch: int, samples: in
                         try:
                             front = await front_costs(version, samples)
                         except ServingError as error:  # a model may not take numbers that are made up
-                            why = str(error)
+                            why = error.args[0]
             return MeasuredModel(costs=costs, front=front, no_front=why)
         finally:
             await found.close()
@@ -198,9 +198,11 @@ async def _cost_s(port: int, request: bytes) -> float:
     try:
         told, _ = await asyncio.wait_for(clients.communicate(request), _SECONDS + _LEAVES_S)
     except TimeoutError:
-        clients.kill()
-        await clients.wait()
         raise ServingError(f"a request is not answered within {_LEAVES_S:g} s") from None
+    finally:
+        if clients.returncode is None:
+            clients.kill()
+            await clients.wait()
     took_s = time.process_time() - begun_s
     if clients.returncode:
         raise ServingError(told.decode(errors="replace").strip() or "clients could not be started")

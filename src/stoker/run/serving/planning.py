@@ -16,7 +16,12 @@ REQUESTS = 20_000
 _SHED_FRAC = 0.001
 _FRONT_FRAC = 0.7
 """Share of its core that a service's front end may be busy: more requests than usual come at times."""
-_MOST_SERVICES = 256
+_MORE_SERVICES = 32
+"""To try beyond those that are needed by this share."""
+_LEAST_SHARE = 100
+"""Requests of a trace that a service must have: fewer say nothing about a 99th percentile."""
+_EXACT_S = 1e-9
+"""Less than that is a matter of rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +50,8 @@ class Planned:
         costs: samples and seconds.
         count: engines of each service; None where as many as were tried do not do.
         services: that the requests are divided among.
-        requests: of the trace, for one of the services.
-        trace: what became of the requests with these, or with the most.
+        requests: of the trace.
+        trace: what became of them with these, or with the most.
         reason: why as many as were tried do not do, in words; empty where they do.
     """
 
@@ -74,48 +79,76 @@ def plan(
         front_s: of the core of a service's front end for a request.
     """
     rules = ServingRules(slo_s=demand.p99_s, max_batch=demand.max_batch)
-    trace, curve = ServedTrace(), CostCurve(tuple(costs))
+    curve = CostCurve(tuple(costs))
 
-    def share(services: int) -> Sequence[Arrival]:
-        """Requests of one service: those of a trace go to services in turn."""
+    def shares(services: int) -> list[Sequence[Arrival]]:
+        """Requests by service: those of a trace go to services in turn; others are alike."""
         if arrivals is not None:
-            return arrivals[::services]
-        return list(poisson(demand.rate / services, REQUESTS, samples=demand.samples))
+            return [arrivals[first::services] for first in range(services)]
+        return [list(poisson(demand.rate / services, REQUESTS, samples=demand.samples))]
 
-    services = services_for(share, demand.rate, front_s, (1.0 - rules.margin_frac) * demand.p99_s)
-    requests = share(services)
-    # Where one request alone takes too long, no number of engines does.
-    hopeless = front_s + curve.seconds(min([each.samples for each in requests])) > demand.p99_s
-    front = FrontEnd(core_s=front_s)
-    count = None
-    for tried in range(most if hopeless else 1, most + 1):
-        trace = serve_trace(requests, ServingQueue(rules, curve, tried), tried, curve.seconds, demand.p99_s, front)
-        shed = trace.refused + trace.dropped
-        if trace.quantile_s(0.99) <= demand.p99_s and shed <= _SHED_FRAC * len(requests):
-            count = tried
+    def served(divided: list[Sequence[Arrival]], engines: int, front_s: float) -> list[ServedTrace]:
+        return [
+            serve_trace(
+                requests, ServingQueue(rules, curve, engines), engines, curve.seconds, demand.p99_s,
+                FrontEnd(core_s=front_s),
+            )
+            for requests in divided
+        ]  # fmt: skip
+
+    def kept(traces: list[ServedTrace], divided: list[Sequence[Arrival]]) -> bool:
+        return all(
+            trace.quantile_s(0.99) <= demand.p99_s and trace.refused + trace.dropped <= _SHED_FRAC * len(requests)
+            for trace, requests in zip(traces, divided, strict=True)
+        )
+
+    alone_s = curve.seconds(min([each.samples for each in arrivals or ()], default=demand.samples))
+    needed = max(1, math.ceil(demand.rate * front_s / _FRONT_FRAC))
+    limit = needed + _MORE_SERVICES if arrivals is None else max(1, len(arrivals) // _LEAST_SHARE)
+    if front_s + alone_s > demand.p99_s:  # no number of services does
+        limit = min(needed, limit)
+    services = services_for(shares, min(needed, limit), limit, front_s, demand.p99_s - alone_s)
+    while True:
+        divided = shares(services)
+        traces = served(divided, most, front_s)
+        # One more service is worth a try where the front end alone is to blame.
+        if kept(traces, divided) or services >= limit or not kept(served(divided, most, 0.0), divided):
             break
-    reason = "" if count is not None else _reason(curve, rules, requests, most, trace)
+        services += 1
+    count = most if kept(traces, divided) else None
+    for tried in range(1, most if count is not None else 1):
+        fewer = served(divided, tried, front_s)
+        if kept(fewer, divided):
+            count, traces = tried, fewer
+            break
+    reason = ""
+    if count is None:
+        blamed = kept(served(divided, most, 0.0), divided)
+        reason = _front_reason(front_s, alone_s, demand.p99_s, services, arrivals) if blamed else ""
+        reason = reason or _reason(curve, rules, divided[0], most, traces[0])
     return Planned(
-        engine=engine, costs=curve.points, count=count, services=services, requests=len(requests), trace=trace,
-        reason=reason,
+        engine=engine, costs=curve.points, count=count, services=services, requests=sum(map(len, divided)),
+        trace=_together(traces), reason=reason,
     )  # fmt: skip
 
 
 def services_for(
-    share: Callable[[int], Sequence[Arrival]], rate: float, front_s: float, allowed_s: float
+    shares: Callable[[int], list[Sequence[Arrival]]], needed: int, most: int, front_s: float, allowed_s: float
 ) -> int:  # fmt: skip
-    """Services whose front ends keep up: busy for at most 70 % of the time, and seldom long behind.
+    """The least services whose front ends are seldom so long behind that no engine is in time.
 
     Args:
-        share: requests of one service, by the number of services.
-        rate: of all requests a second.
-        front_s: of a front end's core for one.
-        allowed_s: that the 99th percentile of the way through a front end may be, if a request alone does not take it.
+        shares: requests by service, by the number of services.
+        needed: services at least.
+        most: services at most.
+        front_s: of a front end's core for a request.
+        allowed_s: that the 99th percentile of the way through a front end may be; if a request alone takes longer, more
+            services do not help.
     """
-    services = max(1, math.ceil(rate * front_s / _FRONT_FRAC))
-    most_s = max(allowed_s, front_s)
-    while front_s > 0.0 and services < _MOST_SERVICES and _way_s(share(services), front_s) > most_s:
-        services += 1
+    services = needed
+    if _EXACT_S < front_s <= allowed_s:
+        while services < most and max(_way_s(each, front_s) for each in shares(services)) > allowed_s + _EXACT_S:
+            services += 1
     return services
 
 
@@ -126,6 +159,32 @@ def _way_s(requests: Sequence[Arrival], front_s: float) -> float:
         read_s = max(read_s, each.at_s) + front_s
         ways_s.append(read_s - each.at_s)
     return sorted(ways_s)[math.ceil(0.99 * len(ways_s)) - 1]
+
+
+def _together(traces: Sequence[ServedTrace]) -> ServedTrace:
+    return ServedTrace(
+        latencies_s=[each for trace in traces for each in trace.latencies_s],
+        refused=sum(trace.refused for trace in traces),
+        dropped=sum(trace.dropped for trace in traces),
+        batches=[each for trace in traces for each in trace.batches],
+        end_s=max(trace.end_s for trace in traces),
+    )
+
+
+def _front_reason(
+    front_s: float, alone_s: float, p99_s: float, services: int, arrivals: Sequence[Arrival] | None
+) -> str:  # fmt: skip
+    """Why front ends do not do, where engines would."""
+    if front_s + alone_s > p99_s:
+        return (
+            f"a request takes {format_seconds(front_s)} of the front end and {format_seconds(alone_s)} of an engine, "
+            "together more than the 99th percentile"
+        )
+    more = f"; a trace of {len(arrivals):,} requests is too short for more services" if arrivals is not None else ""
+    return (
+        f"the front ends of {format_count(services, 'service')} are too long behind when many requests come at once: "
+        f"each takes {format_seconds(front_s)} of their core{more}"
+    )
 
 
 def _reason(
