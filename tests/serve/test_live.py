@@ -324,6 +324,13 @@ class TestConnections:
                     assert msgspec.json.decode(body)["outputs"][0]["data"] == [2 * number] * 4
                 assert answers.next()[0] == 200
 
+    def test_many_requests_at_once_may_ask_for_another_protocol(self, service: Service) -> None:
+        asked = b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", service.port), timeout=20) as sock:
+            sock.sendall(2000 * asked)
+            answers = Answers(sock)
+            assert {answers.next()[0] for _ in range(2000)} == {200}
+
     def test_what_does_not_fit_a_slot_is_refused_and_the_next_one_is_answered(self, tmp_path: Path) -> None:
         model = scaling_model(tmp_path / "scaling.onnx", 2.0)
         service = Service(tmp_path, [f"scaling={model}"], "--engines", "1", "--slot-bytes", "4KiB")

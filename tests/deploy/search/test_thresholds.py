@@ -13,6 +13,7 @@ from stoker.deploy.ir.graph import IntegerGraph
 from stoker.deploy.package.folder import read_package, write_package
 from stoker.deploy.rtl.generate import read_design
 from stoker.deploy.rtl.memories import comparable
+from stoker.deploy.search.contents import contents_of
 from stoker.deploy.search.families import ConstantForms, Dataflow, DataflowDesign, SearchedPackage, constant_forms
 from stoker.deploy.search.model import DeviceDemand, model_of
 from stoker.deploy.search.report import read_pick, report_of
@@ -74,6 +75,15 @@ def test_what_was_added_up_is_the_design() -> None:
     assert added.luts == pytest.approx(whole.luts, rel=0.01)
     assert added.block_rams == whole.block_rams
     assert set(design.chosen.compared) < set(design.structure.thresholds)
+
+
+@pytest.mark.parametrize(("high", "kept"), [(1, 0), (3, 0), (15, 2)])
+def test_the_channel_is_kept_for_the_steps_behind_the_second(high: int, kept: int) -> None:
+    """That is for no step where results have one bit."""
+    widths = {"LANES": 1, "DEPTH": 8, "ACC_W": 8, "A_W": 4, "A_BY": 1, "ONE": 1, "OUT_W": 4}
+    of = {**widths, "SUM_W": 5, "LOW": 0, "HIGH": high, "THRESHOLD_W": 5}
+    one, eight = (contents_of("add_unit", {**of, "THRESHOLDS": words}) for words in (1, 8))
+    assert eight.registers - one.registers == kept * 3
 
 
 @pytest.mark.parametrize("name", ["ecp5-25k", "xc7a35t"])

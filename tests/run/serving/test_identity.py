@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-import time
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 import pytest
 
 from stoker.core.errors import ModelChangedError, ServingError
-from stoker.run.serving.identity import SourceIdentity, changed, changed_since, identity_of, imported_files
+from stoker.run.serving import identity
+from stoker.run.serving.identity import SourceIdentity, changed, identity_of, imported_files
 from stoker.run.serving.loading import load_known
 from stoker.run.serving.sources import ModelForm, forms_of
 from tests.serve.service import scaling_model
@@ -98,8 +100,9 @@ def project(path: Path, factor: int) -> Path:
 
 
 @pytest.fixture
-def own_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
     yield
     for name in [name for name in sys.modules if name.startswith("stoker_test_")]:
         del sys.modules[name]
@@ -134,7 +137,6 @@ def test_a_module_of_a_package_has_the_packages_folder_as_its_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project(tmp_path, 2)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "stoker_test_parts" / "made.py").write_text("from stoker_test_model import make\n")
     found = form("stoker_test_parts.made:make")
@@ -143,10 +145,88 @@ def test_a_module_of_a_package_has_the_packages_folder_as_its_project(
     assert names == ["stoker_test_model.py", "stoker_test_parts/__init__.py", "stoker_test_parts/times.py"]
 
 
-def test_a_file_that_was_written_while_it_was_imported_is_found(tmp_path: Path) -> None:
-    path = project(tmp_path, 2)
-    found = form(f"{path}:make")
-    known = identity_of(found, [str(tmp_path / "unread.py")])
-    before_ns = (tmp_path / "unread.py").stat().st_mtime_ns
-    assert changed_since(known, before_ns) == str(tmp_path / "unread.py")
-    assert changed_since(known, time.time_ns() + 1) is None
+def writing(path: Path, before: str, after: str = "") -> Path:
+    """A function whose file writes another one and imports it, or the other way round."""
+    made = path / "stoker_test_made.py"
+    code = path / "stoker_test_model.py"
+    code.write_text(
+        f"import torch, pathlib\n{before}\nimport stoker_test_made\n{after}\n"
+        "def make():\n    return torch.nn.Identity(), (torch.zeros(2, 4),)\n"
+    )
+    return made
+
+
+@pytest.mark.usefixtures("own_imports")
+@pytest.mark.parametrize("there", [None, "FACTOR = 2\n", "FACTOR = 33\n"])
+def test_a_module_that_the_import_itself_writes_counts_as_it_was_imported(tmp_path: Path, there: str | None) -> None:
+    made = tmp_path / "stoker_test_made.py"
+    writing(tmp_path, f"pathlib.Path({str(made)!r}).write_text('FACTOR = 2\\n')")
+    if there is not None:
+        made.write_text(there)
+    found = form(f"{tmp_path / 'stoker_test_model.py'}:make")
+    _, known = load_known(found, b"")
+    assert msgspec.json.decode(known, type=SourceIdentity).imported == [str(made)]
+    load_known(found, known)  # writes it again, as it was
+    made.write_text("FACTOR = 3\n")
+    with pytest.raises(ModelChangedError, match="has changed since it was loaded"):
+        load_known(found, known)
+
+
+@pytest.mark.usefixtures("own_imports")
+def test_a_module_that_is_written_behind_its_import_is_refused(tmp_path: Path) -> None:
+    made = tmp_path / "stoker_test_made.py"
+    made.write_text("FACTOR = 2\n")
+    finders = list(sys.meta_path)
+    for text, refused in (("FACTOR = 2", False), ("FACTOR = 3", True)):
+        writing(tmp_path, "", f"pathlib.Path({str(made)!r}).write_text('{text}\\n')")
+        sys.modules.pop("stoker_test_made", None)
+        found = form(f"{tmp_path / 'stoker_test_model.py'}:make")
+        if refused:
+            with pytest.raises(ServingError, match=r"stoker_test_made.py`, which .* was written while it was loaded"):
+                load_known(found, b"")
+        else:
+            load_known(found, b"")
+        assert sys.meta_path == finders
+
+
+def import_from(folder: Path, name: str) -> str:
+    """As if a module had been imported from there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{name}.py"
+    file.write_text("")
+    module = sys.modules[name] = ModuleType(name)
+    module.__file__ = str(file)
+    return str(file)
+
+
+@pytest.mark.usefixtures("own_imports")
+def test_a_project_has_the_current_folder_and_no_hidden_or_temporary_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, current = tmp_path / "home", tmp_path / "current"
+    (home / "models").mkdir(parents=True)
+    (home / "models" / "stoker_test_model.py").write_text("")
+    found = form(f"{home / 'models' / 'stoker_test_model.py'}:make")
+    own = import_from(home / "models" / "parts", "stoker_test_own")
+    import_from(home / "models" / ".hidden", "stoker_test_hidden")
+    import_from(home / "models" / "temporary", "stoker_test_temporary")
+    here = import_from(current, "stoker_test_here")
+    import_from(home / "other", "stoker_test_other")
+    monkeypatch.setattr(tempfile, "tempdir", str(home / "models" / "temporary"))
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(current)
+    assert imported_files(found) == sorted([here, own])
+    monkeypatch.chdir(home)
+    assert imported_files(found) == [own]
+    monkeypatch.chdir("/")
+    assert imported_files(found) == [own]
+
+
+@pytest.mark.usefixtures("own_imports")
+def test_a_project_may_be_the_root_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = import_from(tmp_path / "parts", "stoker_test_part")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.chdir("/")
+    assert file in imported_files(ModelForm(engine="torch", module="/model.py", function="make"))
+    monkeypatch.setattr(identity, "_own_file", lambda _: Path("/a.py"))  # fewer folders than its module has dots
+    assert file in imported_files(ModelForm(engine="torch", module="a.b.c.d", function="make"))

@@ -156,7 +156,7 @@ def threshold_words(thresholds: Integers, lanes: int, bits: int, beyond: int) ->
         size = 1 << (steps - step)
         middle = by_lane[:, :, size // 2 :: size]
         for lane in range(lanes):
-            found[f"{step}_{lane:03}"] = packed(middle[:, lane].reshape(-1, 1), bits)
+            found[f"{step}_{lane:04}"] = packed(middle[:, lane].reshape(-1, 1), bits)
     return found
 
 

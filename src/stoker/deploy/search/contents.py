@@ -224,7 +224,7 @@ def _thresholds(lanes: int, p: Mapping[str, int]) -> UnitContents:
         ),
     )  # fmt: skip
     channel = _bits(words) if words > 1 else 0
-    return lane.times(lanes) + UnitContents(counters=channel, registers=steps + (steps - 2) * channel)
+    return lane.times(lanes) + UnitContents(counters=channel, registers=steps + max(steps - 2, 0) * channel)
 
 
 def _unused(p: Mapping[str, int]) -> int:

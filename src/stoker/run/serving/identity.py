@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib.abc
 import importlib.util
 import os
 import sys
 import sysconfig
-import time
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 
@@ -88,30 +92,91 @@ def changed(form: ModelForm, known: SourceIdentity) -> str | None:
 def imported_files(form: ModelForm) -> list[str]:
     """Files of the modules of a function's project that this process has imported, but for the function's own.
 
-    The project is the folder of the function's file, of a module in a package the one that the package is in. Installed
-    packages are no part of it, wherever they are.
+    The project is the folder of the function's file, of a module in a package the one that the package is in; and the
+    current folder, from which a function's file imports as well, unless it is the user's home or the root of all.
+    Installed packages are no part of it, wherever they are, nor are hidden folders in it, nor the temporary one.
     """
     own = _own_file(form)
     if own is None:
         return []
-    root = own.parents[0 if form.module.endswith(".py") else form.module.count(".") + (own.name == "__init__.py")]
+    above = 0 if form.module.endswith(".py") else form.module.count(".") + (own.name == "__init__.py")
+    roots = [str(own.parents[min(above, len(own.parents) - 1)])]
+    if (current := os.getcwd()) not in (os.sep, os.path.expanduser("~")):
+        roots.append(current)
     found: set[str] = set()
-    for module in list(sys.modules.values()):
+    for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if not isinstance(file, str):
+        if name == "__main__" or not isinstance(file, str):
             continue
         path = os.path.abspath(file)
-        own_project = path.startswith(f"{root}{os.sep}") and not path.startswith(_OTHERS)
-        if own_project and _INSTALLED.isdisjoint(Path(path).parts) and os.path.isfile(path):
+        if _of_user(path) and any(_is_below(path, root) for root in roots) and os.path.isfile(path):
             found.add(path)
     return sorted(found - {str(own)})
 
 
-def changed_since(known: SourceIdentity, start_ns: int) -> str | None:
-    """A file that was imported and written since a time, which may hold something else than what was imported."""
-    now_ns = time.time_ns()
-    times = {name: time_ns for name, _, time_ns, _ in known.facts}
-    return next((name for name in known.imported if start_ns <= times[name] <= now_ns), None)
+@contextlib.contextmanager
+def seen_imports() -> Generator[Mapping[str, str]]:
+    """Digests of the user's files that modules are imported from meanwhile, each of just before it is imported.
+
+    So a file that the import of another one writes counts with what was imported of it, whenever it was written.
+    """
+    seen = _Seen()
+    sys.meta_path.insert(0, seen)
+    try:
+        yield seen.digests
+    finally:
+        sys.meta_path.remove(seen)
+
+
+def changed_since(seen: Mapping[str, str], imported: Sequence[str]) -> str | None:
+    """The first file that holds something else than what was imported of it; None if there is none.
+
+    Args:
+        seen: by :func:`seen_imports`. A file that is not there was imported in another way: nothing is known of it.
+        imported: the files that are looked at.
+    """
+    return next((name for name in imported if name in seen and _digest_now(name) != seen[name]), None)
+
+
+class _Seen(importlib.abc.MetaPathFinder):
+    """Finds what the finders behind it find, and keeps what is in the files then."""
+
+    def __init__(self) -> None:
+        self.digests: dict[str, str] = {}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None, /
+    ) -> ModuleSpec | None:
+        """As a finder does it."""
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            spec = finder.find_spec(fullname, path, target)
+            if spec is None:
+                continue
+            if spec.has_location and spec.origin and _of_user(file := os.path.abspath(spec.origin)):
+                self.digests[file] = _digest_now(file)
+            return spec
+        return None
+
+
+def _of_user(path: str) -> bool:
+    """Whether a file is neither Python's nor stoker's nor of an installed package."""
+    return not path.startswith(_OTHERS) and _INSTALLED.isdisjoint(Path(path).parts)
+
+
+def _is_below(path: str, root: str) -> bool:
+    """Whether a file is in a folder, but in no hidden one there, nor in the temporary one if that is there."""
+    start, temporary = os.path.join(root, ""), os.path.join(tempfile.gettempdir(), "")
+    if not path.startswith(start) or (path.startswith(temporary) and not start.startswith(temporary)):
+        return False
+    return not any(part.startswith(".") for part in Path(path[len(start) :]).parts[:-1])
+
+
+def _digest_now(name: str) -> str:
+    """Of one file; empty for one that cannot be read."""
+    try:
+        return _digest([Path(name)])
+    except OSError:
+        return ""
 
 
 def _subject(form: ModelForm, files: Sequence[str], imported: Sequence[str]) -> str:

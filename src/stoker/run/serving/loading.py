@@ -6,7 +6,6 @@ import contextlib
 import functools
 import importlib
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +15,14 @@ from stoker.core.code.definitions import load_function
 from stoker.core.errors import ModelChangedError, ServingError
 from stoker.core.processes.background import in_background
 from stoker.core.processes.parents import die_with, set_name
-from stoker.run.serving.identity import SourceIdentity, changed, changed_since, identity_of, imported_files
+from stoker.run.serving.identity import (
+    SourceIdentity,
+    changed,
+    changed_since,
+    identity_of,
+    imported_files,
+    seen_imports,
+)
 from stoker.run.serving.sources import EngineName, ModelForm
 from stoker.run.serving.template import ModelOrder
 from stoker.serve.engine import Model, ModelEngine
@@ -72,25 +78,34 @@ def load_known(form: ModelForm, known: bytes) -> tuple[Model, bytes]:
         ModelChangedError: it is not what it was.
     """
     if known:
-        was = msgspec.json.decode(known, type=SourceIdentity)
+        was = found = msgspec.json.decode(known, type=SourceIdentity)
+        if why := changed(form, was):
+            raise ModelChangedError(why)
+        model = load(form)
         if why := changed(form, was):
             raise ModelChangedError(why)
     else:
+        model, was, found = _load_first(form)
+    if form.engine == "onnx" and Path(form.path).is_file():
+        model = _ReadAgain(model, form, was)
+    return model, msgspec.json.encode(found)
+
+
+def _load_first(form: ModelForm) -> tuple[Model, SourceIdentity, SourceIdentity]:
+    """The model, what its own files were, and that with what they import: known only when it is loaded."""
+    with seen_imports() as seen:
         try:
             was = identity_of(form)
         except ServingError:
             load(form)  # says what is wrong with it in more detail
             raise
-    start_ns = time.time_ns()
-    model = load(form)
-    found = was if known else identity_of(form, imported_files(form))
+        model = load(form)
+    found = identity_of(form, imported_files(form))
     if why := changed(form, was):
-        raise ModelChangedError(why) if known else ServingError(why)
-    if not known and (name := changed_since(found, start_ns)):
+        raise ServingError(why)
+    if name := changed_since(seen, found.imported):
         raise ServingError(f"`{name}`, which its source `{form.text}` imports, was written while it was loaded")
-    if form.engine == "onnx" and Path(form.path).is_file():
-        model = _ReadAgain(model, form, was)
-    return model, msgspec.json.encode(found)
+    return model, was, found
 
 
 class _ReadAgain:

@@ -156,19 +156,20 @@ class InferenceConnection(HttpToolsProtocol):
                 for part in self._parts:
                     super().on_body(part)
 
-    def stay(self, rest: bytes) -> None:
+    def stay(self) -> _Parser:
         """Continues a request that asked for another protocol, as Java's client does for HTTP/2 in its first one.
 
         Its body was left out, as if what follows were of that protocol.
 
-        Args:
-            rest: that has come behind its headers.
+        Returns:
+            Who reads what has come behind its headers.
         """
         framing = [header for header in self.headers if header[0] in (b"content-length", b"transfer-encoding")]
-        self.parser, self._goes_on = _Parser(self), True
-        self.parser.feed_data(b"POST / HTTP/1.1\r\n" + _lines(framing) + b"\r\n")
+        self.parser = parser = _Parser(self)
+        self._goes_on = True
+        parser.feed_data(b"POST / HTTP/1.1\r\n" + _lines(framing) + b"\r\n")
         self._goes_on = False
-        self.parser.feed_data(rest)
+        return parser
 
     def send_400_response(self, msg: str) -> None:
         """Says that these bytes are no request, in the form of all errors, and closes."""
@@ -250,10 +251,18 @@ class _Parser(httptools.HttpRequestParser):
         self._connection = connection
 
     def feed_data(self, data: Any) -> None:
+        parser: _Parser = self
+        rest = memoryview(data)
+        while (begin := parser._upgrade_at(rest)) is not None:  # many may come at once: no recursion
+            parser, rest = self._connection.stay(), rest[begin:]
+
+    def _upgrade_at(self, data: memoryview) -> int | None:
+        """Reads up to where another protocol would begin; None if that is nowhere."""
         try:
             super().feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._connection.stay(data[upgrade.args[0] :])
+            return upgrade.args[0]
+        return None
 
 
 def _lines(headers: Headers) -> bytes:

@@ -1,5 +1,6 @@
 """Requantisers by thresholds at small widths: every sum of every channel, with pauses, against the law."""
 
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,9 @@ from stoker.deploy.arithmetic.requantising import requantise, thresholds_of
 from stoker.deploy.ir.operations import Requantiser
 from stoker.deploy.ir.values import bits_of, type_range
 from stoker.deploy.rtl.memories import threshold_words
-from tests.deploy.rtl.proofs.circuits import Circuit, circuit_of, needs_yosys
+from stoker.deploy.tools.synthesis import YOSYS
+from stoker.deploy.tools.wasm import command_of, prepare
+from tests.deploy.rtl.proofs.circuits import Circuit, circuit_of, needs_yosys, unit_text
 
 pytestmark = [pytest.mark.integration, needs_yosys]
 
@@ -122,3 +125,22 @@ def test_a_mistake_in_it_is_found(tmp_path: Path, change: tuple[str, str]) -> No
 def test_its_cells_do_the_same(tmp_path: Path, name: str) -> None:
     unit = UNITS[name]
     assert unit.differing(unit.circuit(tmp_path, cells=True)) == 0
+
+
+def test_lanes_beyond_a_thousand_find_their_memories(tmp_path: Path) -> None:
+    """The last two of 1,001 by their names alone; yosys refuses a memory whose file is not there."""
+    prepare(YOSYS)
+    words = threshold_words(np.array([[1]]), 1001, 1, 1)
+    assert {"0_0000", "0_0999", "0_1000"} < {*words}
+    for name, memory in words.items():
+        (tmp_path / f"t_{name}.hex").write_text(memory.text())
+    (tmp_path / "thresholds.sv").write_text(unit_text("thresholds").replace("48 + i", "48 + (i + 999)"))
+    given = {"LANES": 2, "ACC_W": 2, "OUT_W": 1, "SUM_W": 2, "W": 1, "SIGNED": 0, "LOW": 0, "HIGH": 1, "WORDS": 1}
+    parameters = "".join(f".{name}({value}), " for name, value in given.items())
+    (tmp_path / "top.sv").write_text(f'module top; thresholds #({parameters}.FILE("t")) unit (); endmodule\n')
+    script = "read_verilog -sv -defer thresholds.sv top.sv; hierarchy -top top"
+    elaborated = [*command_of(YOSYS), "-q", "-p", script]
+    subprocess.run(elaborated, cwd=tmp_path, check=True, timeout=300)
+    (tmp_path / "t_0_1000.hex").unlink()
+    found = subprocess.run(elaborated, cwd=tmp_path, check=False, timeout=300, capture_output=True, text=True)
+    assert "t_0_1000.hex" in found.stdout + found.stderr

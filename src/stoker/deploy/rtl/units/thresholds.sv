@@ -81,7 +81,10 @@ module thresholds #(
                 logic [W-1:0] words [WORDS << s];
                 initial begin
                     $readmemh(
-                        {FILE, "_", 8'(48 + s), "_", 8'(48 + i / 100), 8'(48 + i / 10 % 10), 8'(48 + i % 10), ".hex"},
+                        {
+                            FILE, "_", 8'(48 + s), "_",
+                            8'(48 + i / 1000), 8'(48 + i / 100 % 10), 8'(48 + i / 10 % 10), 8'(48 + i % 10), ".hex"
+                        },
                         words
                     );
                 end
