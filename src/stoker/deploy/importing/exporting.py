@@ -31,6 +31,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _WORDS = 600
 _TALKING = ("torch.fx.experimental.symbolic_shapes", "torch.export._trace")
 _CONTEXTS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+_METADATA: Any = torch.ops.aten._assert_tensor_metadata.default
 _TYPES = re.compile(r"dtype|scalar type|Input type")
 
 
@@ -96,6 +97,7 @@ def capture(module: torch.nn.Module, inputs: Sequence[torch.Tensor], names: Sequ
             shapes = _dynamic(module, placed, named, batch)
             exported = torch.export.export(module, placed, named, dynamic_shapes=shapes)
             _put_inside(exported.graph_module)
+            _settle(exported)
         program = composed(exported)
     except Exception as error:  # whatever a user's forward and torch's tracer raise
         raise _refusal(module, inputs, error) from error
@@ -138,6 +140,20 @@ def _put_inside(whole: fx.GraphModule) -> None:
         if not held.users:
             whole.graph.erase_node(held)
     whole.recompile()
+
+
+def _settle(exported: torch.export.ExportedProgram) -> None:
+    """Names results as the nodes that they are now, and leaves out what the precision of a context was checked by."""
+    graph = exported.graph_module.graph
+    (results,) = graph.output_node().args
+    assert isinstance(results, (tuple, list))
+    for spec, node in zip(exported.graph_signature.output_specs, results, strict=True):
+        if isinstance(node, fx.Node):
+            spec.arg.name = node.name
+    for node in list(graph.nodes):
+        if node.target == _METADATA and not node.users:
+            graph.erase_node(node)
+    exported.graph_module.recompile()
 
 
 def _names(spec: Any, count: int) -> tuple[str, ...]:
