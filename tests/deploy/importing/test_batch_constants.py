@@ -113,7 +113,8 @@ class Undifferentiated(nn.Module):
 
 def narrowed(self: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
     with torch.autocast(device_type="cpu", dtype=torch.bfloat16):
-        x = self.l(self.l(x).relu())
+        x = self.l(x).relu()
+        x = self.l(x.softmax(-1, dtype=torch.float32).to(x.dtype) + x)
     return {"whole": x.float(), "pair": torch.stack([x.to(torch.float32), x.float() * 2], 1)}
 
 

@@ -30,7 +30,9 @@ _STOKER = Path(__file__).parents[2]
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _WORDS = 600
 _TALKING = ("torch.fx.experimental.symbolic_shapes", "torch.export._trace")
-_CONTEXTS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+_PRECISION = "wrap_with_autocast"
+_CONTEXTS = ("wrap_with_set_grad_enabled", _PRECISION)
+_NARROW = (torch.bfloat16, torch.float16)
 _METADATA: Any = torch.ops.aten._assert_tensor_metadata.default
 _TYPES = re.compile(r"dtype|scalar type|Input type")
 
@@ -128,6 +130,8 @@ def _put_inside(whole: fx.GraphModule) -> None:
         at = next(place for place, each in enumerate(node.args) if getattr(each, "op", "") == "get_attr")
         part = getattr(whole, str(node.args[at].target))
         _put_inside(part)
+        if str(node.target) == _PRECISION and node.args[2] is True:
+            _widen(part.graph)
         starts = [each for each in part.graph.nodes if each.op == "placeholder"]
         known: dict[fx.Node, Any] = dict(zip(starts, node.args[at + 1 :], strict=True))
         with whole.graph.inserting_before(node):
@@ -140,6 +144,13 @@ def _put_inside(whole: fx.GraphModule) -> None:
         if not held.users:
             whole.graph.erase_node(held)
     whole.recompile()
+
+
+def _widen(graph: fx.Graph) -> None:
+    """Makes single numbers of what is converted to those of autocast, as by `y.to(x.dtype)`: it runs without it."""
+    for node in graph.nodes:
+        node.args = tuple(torch.float32 if each in _NARROW else each for each in node.args)
+        node.kwargs = {name: torch.float32 if each in _NARROW else each for name, each in node.kwargs.items()}
 
 
 def _settle(exported: torch.export.ExportedProgram) -> None:
