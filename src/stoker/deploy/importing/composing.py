@@ -59,8 +59,9 @@ def _rooted_mean(node: fx.Node) -> tuple[fx.Node, float] | None:
     if node.target not in (_aten.rsqrt.default, _aten.sqrt.default):
         return None
     mean, eps = node.args[0], 0.0
-    summed = isinstance(mean, fx.Node) and mean.target == _aten.add.Tensor and not mean.kwargs  # a factor is one
-    if summed and isinstance(mean.args[1], (int, float)):
+    if isinstance(mean, fx.Node) and mean.target == _aten.add.Tensor and isinstance(mean.args[1], (int, float)):
+        if mean.kwargs:  # a factor
+            return None
         mean, eps = mean.args[0], float(mean.args[1])
     if not isinstance(mean, fx.Node) or mean.target != _aten.mean.dim or len(mean.args) != 3 or not mean.args[2]:
         return None
