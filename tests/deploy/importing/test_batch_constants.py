@@ -13,6 +13,7 @@ from torch.nn import functional
 from stoker.core.errors import ModelImportError
 from stoker.deploy.comparing import spread_error
 from stoker.deploy.engines.law import NumpyEngine
+from stoker.deploy.importing.exporting import capture
 from stoker.deploy.importing.quantising import import_module
 from stoker.deploy.importing.samples import Samples
 from stoker.deploy.lowering.lowering import LoweringOptions, lower
@@ -132,6 +133,22 @@ def test_results_of_a_context_are_those_of_the_module(make: Callable[[], nn.Modu
     assert list(found) == list(real)
     for name, wanted in real.items():
         assert spread_error(found[name], wanted.numpy()) < 0.05
+
+
+def test_what_autocast_makes_a_copy_of_is_one() -> None:
+    def written(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(device_type="cpu", dtype=torch.bfloat16):
+            y = self.l(x)
+            x.to(y.dtype).add_(50)
+        y.float().add_(50)
+        return y.float() + x
+
+    torch.manual_seed(0)
+    module, (x,) = Of(written, l=nn.Linear(16, 16)).eval(), samples().inputs
+    captured = capture(module, (x[:2],))
+    with torch.no_grad():
+        (found,) = captured.graph_module(*captured.arguments((x,)))
+        assert torch.allclose(found, module(x), atol=0.05)
 
 
 @pytest.mark.parametrize("axes", [1, (1,), -1, (1, 2), 2], ids=str)

@@ -34,6 +34,7 @@ _PRECISION = "wrap_with_autocast"
 _CONTEXTS = ("wrap_with_set_grad_enabled", _PRECISION)
 _NARROW = (torch.bfloat16, torch.float16)
 _METADATA: Any = torch.ops.aten._assert_tensor_metadata.default
+_CONVERSION: Any = torch.ops.aten.to.dtype
 _TYPES = re.compile(r"dtype|scalar type|Input type")
 
 
@@ -164,6 +165,10 @@ def _settle(exported: torch.export.ExportedProgram) -> None:
     for node in list(graph.nodes):
         if node.target == _METADATA and not node.users:
             graph.erase_node(node)
+        elif node.target == _CONVERSION:
+            before, after = (each.meta["val"].dtype for each in (node.args[0], node))
+            if before != after and (before in _NARROW or after in _NARROW):
+                node.args = (*node.args[:2], False, True)  # without autocast it would be the same memory
     exported.graph_module.recompile()
 
 
