@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch.nn import functional
 from stoker.core.errors import ModelImportError
 from stoker.deploy.comparing import spread_error
 from stoker.deploy.engines.law import NumpyEngine
+from stoker.deploy.importing.exporting import capture
 from stoker.deploy.importing.quantising import import_module
 from stoker.deploy.importing.samples import Samples
 from stoker.deploy.lowering.lowering import LoweringOptions, lower
@@ -93,6 +96,59 @@ def test_what_runs_without_gradients_is_computed_as_the_rest() -> None:
     found = NumpyEngine(graph)({graph.inputs[0].name: data.inputs[0].numpy()})["output"]
     with torch.no_grad():
         assert spread_error(found, module(*data.inputs).numpy()) < 0.05
+
+
+class Undifferentiated(nn.Module):
+    """Results that are made within contexts of gradients and precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.l = nn.Linear(16, 16)
+
+    @torch.no_grad()
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        x = self.l(x)
+        with torch.autocast(device_type="cpu", enabled=False):
+            return {"whole": x, "part": x.chunk(2, -1)[1], "positive": x.relu()}
+
+
+def narrowed(self: nn.Module, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    with torch.autocast(device_type="cpu", dtype=torch.bfloat16):
+        x = self.l(x).relu()
+        x = self.l(x.softmax(-1, dtype=torch.float32).to(x.dtype) + x)
+    return {"whole": x.float(), "pair": torch.stack([x.to(torch.float32), x.float() * 2], 1)}
+
+
+@pytest.mark.parametrize(
+    "make", [Undifferentiated, lambda: Of(narrowed, l=nn.Linear(16, 16))], ids=["gradients", "precision"]
+)
+def test_results_of_a_context_are_those_of_the_module(make: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    module, data = make().eval(), samples()
+    model = import_module(module, data)
+    graph = lower(model.graph, model.seen, LoweringOptions()).graph
+    found = NumpyEngine(graph)({graph.inputs[0].name: data.inputs[0].numpy()})
+    with torch.no_grad():
+        real = module(*data.inputs)
+    assert list(found) == list(real)
+    for name, wanted in real.items():
+        assert spread_error(found[name], wanted.numpy()) < 0.05
+
+
+def test_what_autocast_makes_a_copy_of_is_one() -> None:
+    def written(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(device_type="cpu", dtype=torch.bfloat16):
+            y = self.l(x)
+            x.to(y.dtype).add_(50)
+        y.float().add_(50)
+        return y.float() + x
+
+    torch.manual_seed(0)
+    module, (x,) = Of(written, l=nn.Linear(16, 16)).eval(), samples().inputs
+    captured = capture(module, (x[:2],))
+    with torch.no_grad():
+        (found,) = captured.graph_module(*captured.arguments((x,)))
+        assert torch.allclose(found, module(x), atol=0.05)
 
 
 @pytest.mark.parametrize("axes", [1, (1,), -1, (1, 2), 2], ids=str)

@@ -136,6 +136,9 @@ class Normed(torch.nn.Module):
         (lambda x: (x + 1) * torch.rsqrt(x.square().mean(-1, keepdim=True) + 0.5), False),
         (lambda x: x * torch.rsqrt(x.square().mean(1, keepdim=True) + 0.5), False),
         (lambda x: x * torch.rsqrt(x.pow(3).mean(-1, keepdim=True) + 3), False),
+        (lambda x: x * torch.rsqrt(torch.add(x.square().mean(-1, keepdim=True), 1.0, alpha=5)), False),
+        (lambda x: x * torch.rsqrt(x.int().float().square().mean(-1, keepdim=True) + 0.5), False),
+        (lambda x: x.int().float() * torch.rsqrt(x.square().mean(-1, keepdim=True) + 0.5), False),
     ],
 )
 def test_a_norm_that_is_written_out_is_one_operation(

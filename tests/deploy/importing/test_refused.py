@@ -175,6 +175,34 @@ def test_what_is_written_to_a_part_of_a_value_is_refused(function: Callable[...,
         import_module(Of(function, l=nn.Linear(4, 4)), samples(4))
 
 
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        lambda x: torch.poisson(torch.ones(4) * 4),
+        lambda x: torch.ones(4).geometric_(0.3),
+        lambda x: torch.ones(4).log_normal_(),
+        lambda x: torch.ones(4).cauchy_(),
+        lambda x: torch.ones(4).random_(5),
+        lambda x: torch.binomial(torch.ones(4) * 4, torch.ones(4) / 2),
+        lambda x: torch.ones(x.shape[0], 4).exponential_(),
+        lambda x: functional.dropout(torch.ones(4), 0.5, True),
+        lambda x: functional.rrelu(-torch.ones(4), training=True),
+        lambda x: functional.scaled_dot_product_attention(*[torch.ones(3, 1, 4)] * 3, dropout_p=0.5).sum(0),
+    ],
+)
+def test_constants_that_are_drawn_are_refused(drawn: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    with pytest.raises(ModelImportError, match="in evaluation mode"):
+        import_module(Of(lambda s, x: s.l(x) + drawn(x), l=nn.Linear(4, 4)), samples(4))
+
+
+def test_what_draws_in_training_alone_is_folded() -> None:
+    def kept(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        ones = functional.dropout(torch.ones(4), 0.5, self.training)
+        return self.l(x) + functional.rrelu(-ones, training=self.training) + functional.alpha_dropout(ones)
+
+    import_module(Of(kept, l=nn.Linear(4, 4)), samples(4))
+
+
 def test_what_is_written_in_place_counts_though_its_result_is_not_read() -> None:
     def rectified(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
         x = self.l(x)

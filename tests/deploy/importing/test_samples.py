@@ -112,6 +112,29 @@ def test_what_a_dict_names_goes_to_the_argument_of_that_name(kind: type[nn.Modul
     assert np.allclose(captured.outputs(samples)[0], kind()(**given))
 
 
+class Needing(nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None) -> torch.Tensor:
+        return a + 2 * b if c is None else a * c + b
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (("b", "other", "label"), "lacks a among b, other, label; name its tensors as"),
+        (("c", "first"), "lacks a, b among c, first"),
+    ],
+)
+def test_a_dict_that_names_some_arguments_must_name_all_that_are_needed(keys: tuple[str, ...], said: str) -> None:
+    with pytest.raises(CalibrationError, match=said):
+        gather([dict.fromkeys(keys, X)], 16, Needing())
+
+
+def test_a_dict_that_names_no_argument_is_taken_by_place() -> None:
+    found = gather([{"left": X, "right": 2 * X, "label": CLASSES}], 16, Needing())
+    assert [torch.equal(each, by * X) for each, by in zip(found.inputs, (1, 2), strict=True)] == [True, True]
+    assert found.labels is not None
+
+
 def test_batches_that_name_different_arguments_are_refused() -> None:
     with pytest.raises(CalibrationError, match=r"same arguments, and they hold \(x, y\) and \(x, z\)"):
         gather([{"x": X, "y": X}, {"x": X, "z": X}], 99, Three())

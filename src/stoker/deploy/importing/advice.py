@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 MASKS = (
     "make masks of sizes, and of inputs that are truth values or whole numbers: by comparing, combining, reshaping and "
@@ -16,10 +17,12 @@ _UNROLLED = "write its steps with `nn.Linear`, sigmoid and tanh, as a loop of a 
 _FLAT = "use convolutions and pools of one or two dimensions"
 _NORMED = "write it with `s = (x * x).sum(-1, keepdim=True)`, and `x * torch.rsqrt(s + 1e-12)`"
 _JOINED = "join the parts by `torch.cat`, instead of writing into one"
-RANDOM = "draw them in training alone, behind `if self.training`"
-DRAWN = (
+_RANDOM = "draw them in training alone, behind `if self.training`"
+DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+_DRAWN = (
     "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "uniform", "bernoulli",
-    "exponential", "multinomial",
+    "exponential", "multinomial", "poisson", "geometric", "log_normal", "cauchy", "random", "binomial",
+    "_sample_dirichlet",
 )  # fmt: skip
 """Operations whose results would become constants of the package."""
 NEXT: Mapping[str, str] = {
@@ -35,7 +38,6 @@ NEXT: Mapping[str, str] = {
     **dict.fromkeys(("std", "var", "std_mean", "var_mean"), "write it with the means of `x` and of `x * x`"),
     "one_hot": "use an `nn.Embedding` with the identity as its table",
     "embedding_renorm_": "renormalise the table once after training, and leave `max_norm` out",
-    "wrap_with_autocast": "leave `torch.autocast` out of `forward`",
     "pow": "write `a ** x` as `torch.exp(x * math.log(a))`",
     "unfold": "take the windows by slices, and join them by `torch.stack`",
     "im2col": "use a convolution, or `reshape` and `permute`",
@@ -44,3 +46,24 @@ NEXT: Mapping[str, str] = {
     "logsumexp": "subtract `log_softmax` of a number from the number instead",
 }
 """What to do about operations that are refused, by their names."""
+
+
+def drawn_rule(name: str, given: Mapping[str, Any], *, seeded: bool) -> str:
+    """The rule that an operation breaks by drawing random numbers; empty if it draws none.
+
+    Args:
+        name: of the operation.
+        given: its arguments by their names.
+        seeded: whether torch says that it may draw some.
+    """
+    share = given.get("train", given.get("training", given.get("dropout_p", True)))
+    if name in DROPOUTS and share:
+        return "a dropout must be off in evaluation mode; give it `training=self.training`"
+    if name == "scaled_dot_product_attention" and share:
+        return (
+            f"`dropout_p` must be 0 in evaluation mode, got {share}; give it "
+            "`dropout_p=self.p if self.training else 0.0`"
+        )
+    if name in _DRAWN or (seeded and (share or share is None)):  # torch takes none as training
+        return f"random numbers must not be drawn in evaluation mode; {_RANDOM}"
+    return ""

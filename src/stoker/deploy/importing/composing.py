@@ -60,6 +60,8 @@ def _rooted_mean(node: fx.Node) -> tuple[fx.Node, float] | None:
         return None
     mean, eps = node.args[0], 0.0
     if isinstance(mean, fx.Node) and mean.target == _aten.add.Tensor and isinstance(mean.args[1], (int, float)):
+        if mean.kwargs:  # a factor
+            return None
         mean, eps = mean.args[0], float(mean.args[1])
     if not isinstance(mean, fx.Node) or mean.target != _aten.mean.dim or len(mean.args) != 3 or not mean.args[2]:
         return None
@@ -77,8 +79,10 @@ def _rooted_mean(node: fx.Node) -> tuple[fx.Node, float] | None:
 
 
 def _unconverted(node: fx.Node) -> fx.Node:
-    """What a node was converted from, to another kind of real numbers."""
+    """What a node was converted from, both of real numbers: whole ones are rounded."""
     while node.target in (_aten.to.dtype, _aten._to_copy.default) and isinstance(node.args[0], fx.Node):
+        if not all(each.meta["val"].dtype.is_floating_point for each in (node, node.args[0])):
+            break
         node = node.args[0]
     return node
 

@@ -30,7 +30,11 @@ _STOKER = Path(__file__).parents[2]
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _WORDS = 600
 _TALKING = ("torch.fx.experimental.symbolic_shapes", "torch.export._trace")
-_CONTEXTS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+_PRECISION = "wrap_with_autocast"
+_CONTEXTS = ("wrap_with_set_grad_enabled", _PRECISION)
+_NARROW = (torch.bfloat16, torch.float16)
+_METADATA: Any = torch.ops.aten._assert_tensor_metadata.default
+_CONVERSION: Any = torch.ops.aten.to.dtype
 _TYPES = re.compile(r"dtype|scalar type|Input type")
 
 
@@ -96,6 +100,7 @@ def capture(module: torch.nn.Module, inputs: Sequence[torch.Tensor], names: Sequ
             shapes = _dynamic(module, placed, named, batch)
             exported = torch.export.export(module, placed, named, dynamic_shapes=shapes)
             _put_inside(exported.graph_module)
+            _settle(exported)
         program = composed(exported)
     except Exception as error:  # whatever a user's forward and torch's tracer raise
         raise _refusal(module, inputs, error) from error
@@ -126,6 +131,8 @@ def _put_inside(whole: fx.GraphModule) -> None:
         at = next(place for place, each in enumerate(node.args) if getattr(each, "op", "") == "get_attr")
         part = getattr(whole, str(node.args[at].target))
         _put_inside(part)
+        if str(node.target) == _PRECISION and node.args[2] is True:
+            _widen(part.graph)
         starts = [each for each in part.graph.nodes if each.op == "placeholder"]
         known: dict[fx.Node, Any] = dict(zip(starts, node.args[at + 1 :], strict=True))
         with whole.graph.inserting_before(node):
@@ -138,6 +145,31 @@ def _put_inside(whole: fx.GraphModule) -> None:
         if not held.users:
             whole.graph.erase_node(held)
     whole.recompile()
+
+
+def _widen(graph: fx.Graph) -> None:
+    """Makes single numbers of what is converted to those of autocast, as by `y.to(x.dtype)`: it runs without it."""
+    for node in graph.nodes:
+        node.args = tuple(torch.float32 if each in _NARROW else each for each in node.args)
+        node.kwargs = {name: torch.float32 if each in _NARROW else each for name, each in node.kwargs.items()}
+
+
+def _settle(exported: torch.export.ExportedProgram) -> None:
+    """Names results as the nodes that they are now, and leaves out what the precision of a context was checked by."""
+    graph = exported.graph_module.graph
+    (results,) = graph.output_node().args
+    assert isinstance(results, (tuple, list))
+    for spec, node in zip(exported.graph_signature.output_specs, results, strict=True):
+        if isinstance(node, fx.Node):
+            spec.arg.name = node.name
+    for node in list(graph.nodes):
+        if node.target == _METADATA and not node.users:
+            graph.erase_node(node)
+        elif node.target == _CONVERSION:
+            before, after = (each.meta["val"].dtype for each in (node.args[0], node))
+            if before != after and (before in _NARROW or after in _NARROW):
+                node.args = (*node.args[:2], False, True)  # without autocast it would be the same memory
+    exported.graph_module.recompile()
 
 
 def _names(spec: Any, count: int) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from stoker.deploy.floating.operations import (
     FloatSoftmax,
     FloatSum,
 )
+from stoker.deploy.importing.advice import DROPOUTS
 from stoker.deploy.importing.given_grids import GIVEN, given_weights
 from stoker.deploy.importing.masks import permutation
 from stoker.deploy.importing.matching import Handler, Matcher, Operand, arguments
@@ -246,11 +247,6 @@ def _attention(at: Matcher, node: fx.Node) -> None:
         raise at.refused(
             node, "`enable_gqa` must be off; repeat the heads of keys and values by `expand` and `reshape`"
         )
-    if given.get("dropout_p"):
-        raise at.refused(
-            node, f"`dropout_p` must be 0 in evaluation mode, got {given['dropout_p']}; give it "
-            "`dropout_p=self.p if self.training else 0.0`"
-        )  # fmt: skip
     _apart(at, node, query, key)
     size, rank = at.shapes[query][-1], len(at.shapes[query])
     columns = at.shapes[key][-2]
@@ -506,13 +502,6 @@ def _same_source(at: Matcher, node: fx.Node, source: Any) -> None:
     at.alias(node, at.value(node, source))
 
 
-def _dropout(at: Matcher, node: fx.Node) -> None:
-    given = arguments(node)
-    if given.get("train") or given.get("training"):
-        raise at.refused(node, "a dropout must be off in evaluation mode; give it `training=self.training`")
-    _same_value(at, node)
-
-
 def _converted(at: Matcher, node: fx.Node) -> None:
     value = node.meta["val"]
     source = at.value(node, node.args[0])
@@ -573,7 +562,7 @@ HANDLERS: dict[str, Handler] = {
     "select.int": _select,
     **dict.fromkeys(("chunk", "split.Tensor", "split_with_sizes", "split.sizes"), _split),
     "expand": _expand,
-    **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"), _dropout),
+    **dict.fromkeys(DROPOUTS, _same_value),
     **dict.fromkeys(("contiguous", "clone", "detach", "alias", "lift_fresh_copy", "identity"), _same_value),
     **dict.fromkeys(("to.dtype", "to.dtype_layout", "_to_copy", "to.device", "type_as"), _converted),
     "getitem": _part,

@@ -25,12 +25,11 @@ from stoker.deploy.floating.operations import (
     FloatSlice,
     GivenGrid,
 )
-from stoker.deploy.importing.advice import DRAWN, MASKS, NEXT, OTHERWISE, RANDOM
+from stoker.deploy.importing.advice import DROPOUTS, MASKS, NEXT, OTHERWISE, drawn_rule
 from stoker.deploy.importing.exporting import Captured, layer, where
 
 Operand = str | torch.Tensor
 """The name of a computed value, or a constant."""
-_DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 _SIZES = (2, 3)
 """Sizes of the batch at which what depends on that size alone is computed."""
 _ROW_NUMBERS = frozenset(
@@ -378,8 +377,11 @@ class Matcher:
                 small, large = (int(value.node.expr.subs(self._batch, size)) for size in _SIZES)
                 self._by_size[node.name] = small, large
             return True  # sizes are read where they are used
-        if called(node) in DRAWN:
-            raise self.refused(node, f"random numbers must not be drawn in evaluation mode; {RANDOM}")
+        if called(node):
+            seeded = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+            rule = drawn_rule(called(node), arguments(node), seeded=seeded)
+            if rule:
+                raise self.refused(node, rule)
         if all(each.name in self._constants for each in inputs):
             self._constants[node.name] = _computed(node, self._constants)
             return True
@@ -566,7 +568,7 @@ def _of_memory(node: fx.Node) -> list[fx.Node]:
 
 def _is_itself(node: fx.Node) -> bool:
     """Whether a node returns what it reads: written to, or as it is."""
-    return is_in_place(node) or called(node) in _DROPOUTS
+    return is_in_place(node) or called(node) in DROPOUTS
 
 
 def _written(node: fx.Node) -> list[str]:

@@ -61,10 +61,10 @@ def gather(batches: Iterable[Any], most: int, module: torch.nn.Module | None = N
     """The samples of a loader.
 
     A batch is a tensor, a dict of the model's arguments, or a tuple: a tensor for each argument, and targets after them
-    if there are any. A dict that has all that the model needs gives arguments by name. What ``forward`` can't take is a
-    target, and so are whole numbers that come last of several, one a sample, unless the model needs them. Targets that
-    are whole numbers, one a sample, are labels, and others are left out, with a note. Other floats than float32 become
-    it, with a note.
+    if there are any. A dict gives arguments by name, or by place if no key is the name of one. What ``forward`` can't
+    take is a target, and so are whole numbers that come last of several, one a sample, unless the model needs them.
+    Targets that are whole numbers, one a sample, are labels, and others are left out, with a note. Other floats than
+    float32 become it, with a note.
 
     Args:
         batches: of a ``DataLoader`` or any other iterable.
@@ -72,8 +72,8 @@ def gather(batches: Iterable[Any], most: int, module: torch.nn.Module | None = N
         module: the model; without it the first of several is what it needs.
 
     Raises:
-        CalibrationError: there are fewer than eight samples, or a batch has another form, or another than those before;
-            fields: value.
+        CalibrationError: there are fewer than eight samples, or a batch has another form, or another than those before,
+            or a dict names arguments, and not all that the model needs; fields: value.
     """
     call = _Call.of(module)
     notes: dict[str, None] = {}
@@ -141,13 +141,23 @@ class _Call:
         )
 
     def named(self, batch: Any) -> tuple[str, ...]:
-        """Arguments that a dict gives by name, in the model's order; none where one that the model needs is missing.
+        """Arguments that a dict gives by name, in the model's order; none where it names none of them.
 
         By place they would be others wherever the dict leaves one out, or the model takes one by name alone.
+
+        Raises:
+            CalibrationError: the dict names some, and not all that the model needs; fields: value.
         """
-        if not isinstance(batch, Mapping) or not self.needed <= batch.keys():
-            return ()
-        return tuple(name for name in self.names if name in batch)
+        found = tuple(name for name in self.names if isinstance(batch, Mapping) and name in batch)
+        lacking = [name for name in self.names if name in self.needed and name not in found]
+        if found and lacking:
+            held = ", ".join(map(str, batch))
+            raise CalibrationError(
+                f"a dict of the loader must hold all that the model needs, and lacks {', '.join(lacking)} among {held}"
+                "; name its tensors as the arguments of `forward`, or return a tuple",
+                value=held,
+            )
+        return found
 
 
 def _takes_any(parameters: Iterable[inspect.Parameter]) -> bool:
