@@ -172,7 +172,7 @@ def _is_below(path: str, root: str) -> bool:
 
 
 def _digest_now(name: str) -> str:
-    """Of one file; empty for one that cannot be read."""
+    """The digest of one file; empty for one that cannot be read."""
     try:
         return _digest([Path(name)])
     except OSError:
