@@ -533,7 +533,9 @@ def _reached(outputs: Sequence[fx.Node], known: set[str]) -> set[str]:
 
 
 def _is_view(node: fx.Node) -> bool:
-    """Whether a node's result is memory of what it reads, without being the same value."""
+    """Whether a node's result is memory of what it reads, or a list of such, without being the same value."""
+    if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+        return _is_view(node.args[0])  # one part of several has no schema
     schema: Any = getattr(node.target, "_schema", None)
     return schema is not None and not schema.is_mutable and any(each.alias_info for each in schema.returns)
 
@@ -550,16 +552,22 @@ def _same_value(node: fx.Node) -> list[fx.Node]:
 
 def _of_memory(node: fx.Node) -> list[fx.Node]:
     """Nodes whose results are memory of the value that a node is, or is a part or a view of."""
+    above = [node]
     while (_is_itself(node) or _is_view(node)) and isinstance(node.args[0], fx.Node):
         node = node.args[0]
+        above.append(node)
+    # Parts of a value, not of a view that may hold memory twice, have no memory in common.
+    own = above[-3] if len(above) > 2 and above[-3].target is operator.getitem else None
     found = [node]
     for each in found:
-        parts = each is not node and _is_view(each)
         found += [
             user
             for user in each.users
-            if user.args[:1] == (each,)
-            and (_is_itself(user) or _is_view(user) or (parts and user.target is operator.getitem))
+            if user.args[:1] == (each,) and (_is_itself(user) or _is_view(user))
+            if own is None
+            or user.target is not operator.getitem
+            or user.args[0] is not own.args[0]
+            or user.args[1] == own.args[1]
         ]
     return found
 
