@@ -75,6 +75,10 @@ class MaskRules(Protocol):
         """Whether a node is a mask or masks scores."""
         ...
 
+    def forget(self, node: fx.Node) -> None:
+        """A node is another value from now on."""
+        ...
+
     def value(self, node: fx.Node, argument: fx.Node) -> str | None:
         """The value of a mask that something else than a softmax reads."""
         ...
@@ -192,18 +196,18 @@ class Matcher:
         Raises:
             ModelImportError: it wrote to a part of a value.
         """
-        written = node.args[0]
-        assert isinstance(written, fx.Node)
-        self.overwritten(node, written)
-        for each in _same_value(written):
-            self._names[each.name] = self._names[node.name]
+        made = self._names[node.name]
+        for each in self.overwritten(node):
+            self._names[each.name] = made
 
-    def overwritten(self, node: fx.Node, written: fx.Node) -> None:
-        """What an in-place operation writes to is no constant any more.
+    def overwritten(self, node: fx.Node) -> list[fx.Node]:
+        """What an in-place operation writes to is not what it was any more; all nodes that are that value.
 
         Raises:
             ModelImportError: what has a part of that memory otherwise is read later.
         """
+        written = node.args[0]
+        assert isinstance(written, fx.Node)
         same = _same_value(written)
         places = {each: at for at, each in enumerate(node.graph.nodes)}
         for each in _of_memory(written):
@@ -213,8 +217,10 @@ class Matcher:
                     "read later; use the form that is not in place"
                 )  # fmt: skip
         for each in same:
-            self._constants.pop(each.name, None)
-            self._by_size.pop(each.name, None)
+            self.masks.forget(each)
+            for known in (self._names, self._constants, self._by_size):
+                known.pop(each.name, None)
+        return same
 
     def split(self, node: fx.Node, axis: int, sizes: Sequence[int]) -> None:
         """Parts of a node's source along an axis, for a node with several results."""
@@ -244,7 +250,8 @@ class Matcher:
     def operand(self, node: fx.Node, argument: Any) -> Operand:
         """An argument as a computed value or a constant."""
         if isinstance(argument, fx.Node):
-            masked = None if argument.op == "placeholder" else self.masks.value(node, argument)
+            given = argument.op == "placeholder" and argument.name in self._names
+            masked = None if given else self.masks.value(node, argument)
             if masked is not None:
                 return masked
             if argument.name in self._names:
@@ -560,15 +567,8 @@ def _of_memory(node: fx.Node) -> list[fx.Node]:
     own = above[-3] if len(above) > 2 and above[-3].target is operator.getitem else None
     found = [node]
     for each in found:
-        found += [
-            user
-            for user in each.users
-            if user.args[:1] == (each,) and (_is_itself(user) or _is_view(user))
-            if own is None
-            or user.target is not operator.getitem
-            or user.args[0] is not own.args[0]
-            or user.args[1] == own.args[1]
-        ]
+        users = [user for user in each.users if user.args[:1] == (each,) and (_is_itself(user) or _is_view(user))]
+        found += [user for user in users if own is None or own.args[0] is not each or user.args[1] == own.args[1]]
     return found
 
 
