@@ -388,6 +388,30 @@ def test_the_module_is_left_as_it_was() -> None:
     assert all(torch.equal(each, before[name]) for name, each in module.state_dict().items())
 
 
+class Doubles(nn.Module):
+    """A model that writes to its buffer, of which another one is a part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.register_buffer("whole", torch.ones(8))
+        self.register_buffer("part", self.whole[:4])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.whole.mul_(2)
+        return self.layer(x) + self.whole + self.part.sum()
+
+
+def test_buffers_that_a_model_writes_to_stay_as_they_are() -> None:
+    torch.manual_seed(0)
+    module = Doubles().requires_grad_(False).eval()
+    found = quantise(module, samples(8))
+    assert torch.equal(module.whole, torch.ones(8))
+    given = samples(8).inputs[0]
+    whole = NumpyEngine(found.graph)({found.graph.inputs[0].name: given.numpy()})["output"]
+    assert np.median(abs(whole - module(given).numpy())) < 0.1
+
+
 class Chooses(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.sum() > 0:  # by its numbers

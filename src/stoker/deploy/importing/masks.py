@@ -19,8 +19,9 @@ from torch import fx
 
 from stoker.deploy.floating.operations import FloatConcat, FloatProduct, FloatReshape, FloatSum
 from stoker.deploy.importing.advice import MASKS
+from stoker.deploy.importing.exporting import is_in_place
 from stoker.deploy.importing.mask_values import LEAST, MaskValues
-from stoker.deploy.importing.matching import Matcher, arguments, called, is_in_place, is_row_numbers
+from stoker.deploy.importing.matching import Matcher, arguments, called, is_row_numbers
 from stoker.deploy.importing.whole_functions import MOST_RESULTS, WholeFunction, computed, of_value
 from stoker.deploy.lowering.layout import Atom, Group
 

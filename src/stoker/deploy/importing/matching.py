@@ -26,7 +26,7 @@ from stoker.deploy.floating.operations import (
     GivenGrid,
 )
 from stoker.deploy.importing.advice import DRAWN, MASKS, NEXT, OTHERWISE, RANDOM
-from stoker.deploy.importing.exporting import Captured, layer, where
+from stoker.deploy.importing.exporting import Captured, is_in_place, layer, where
 
 Operand = str | torch.Tensor
 """The name of a computed value, or a constant."""
@@ -129,7 +129,7 @@ class Matcher:
         self._captured = captured
         self._handlers = handlers
         self._largest = largest or {}
-        self._constants: dict[str, Any] = dict(captured.tensors)
+        self._constants: dict[str, Any] = {}
         """Tensors and numbers that no input reaches, by node."""
         self._by_size: dict[str, tuple[Any, Any]] = {}
         """Sizes, and what only the batch's size and constants reach, at two sizes; masks of all samples are such."""
@@ -148,8 +148,7 @@ class Matcher:
         nodes = list(self._captured.graph_module.graph.nodes)
         by_name = {node.name: node for node in nodes}
         needed = _needed([by_name[name] for name in self._captured.outputs if name in by_name], nodes)
-        if any(is_in_place(node) for node in nodes):  # what is folded in place must leave the module's tensors alone
-            self._constants = {name: tensor.clone() for name, tensor in self._captured.tensors.items()}
+        self._constants = dict(self._captured.unwritten().tensors)
         inputs = [self._input(by_name[name]) for name in self._captured.inputs]
         for node in nodes:
             if node.op != "call_function" or node.name not in needed:
@@ -442,12 +441,6 @@ def called(node: fx.Node) -> str:
     if len(parts) < 2 or parts[0] != "aten":
         return ""
     return parts[1].removesuffix("_") if is_in_place(node) else parts[1]
-
-
-def is_in_place(node: fx.Node) -> bool:
-    """Whether a node changes what it reads."""
-    schema: Any = getattr(node.target, "_schema", None)
-    return schema is not None and bool(schema.is_mutable)
 
 
 def is_row_numbers(node: fx.Node) -> bool:
