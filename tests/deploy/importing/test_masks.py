@@ -115,12 +115,21 @@ def scaled_as_dropped(self: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> t
     return scores * counts[:, :, None]
 
 
+def doubled_copy(self: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """A mask in another type is a copy."""
+    counts = mask.float()
+    counts.mul_(2)
+    return self.l(x) * counts[:, :, None] * mask[:, :, None]
+
+
 def filled_input(self: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     functional.dropout(x, 0.1, False).masked_fill_(~mask[:, :, None], 0.0)
     return self.l(x) * x
 
 
-@pytest.mark.parametrize("function", [filled_as_dropped, zeroed_as_dropped, scaled_as_dropped, filled_input])
+@pytest.mark.parametrize(
+    "function", [filled_as_dropped, zeroed_as_dropped, scaled_as_dropped, filled_input, doubled_copy]
+)
 def test_what_is_masked_in_place_is_masked_by_all_its_names(function: Callable[..., torch.Tensor]) -> None:
     torch.manual_seed(1)
     module = Of(function, l=nn.Linear(WIDTH, WIDTH)).requires_grad_(False).eval()

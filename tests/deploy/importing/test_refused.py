@@ -198,6 +198,12 @@ def moved_twice_held(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return x * y
 
 
+def moved_in_its_type(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    x = self.l(x)
+    x.to(torch.float32).add_(3)
+    return x
+
+
 @pytest.mark.parametrize(
     "function",
     [zeroed, rectified_part, moved_first, moved_last, moved_one, moved_within, moved_twice_held],
@@ -274,13 +280,20 @@ def gated(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return x * gate.sigmoid_()
 
 
+def moved_copy(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    x = self.l(x)
+    return x.to(torch.float64).add_(1.0).float() * x
+
+
 def moved_constant(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
     shift = torch.zeros(4)
     shift.chunk(2)[0].fill_(2.0)
     return self.l(x) + shift
 
 
-@pytest.mark.parametrize("function", [moved_as_dropped, moved_twice, view_alone, gated, moved_constant])
+@pytest.mark.parametrize(
+    "function", [moved_as_dropped, moved_twice, view_alone, gated, moved_in_its_type, moved_copy, moved_constant]
+)
 def test_what_is_written_in_place_is_written_to_all_that_has_that_memory(
     function: Callable[..., torch.Tensor],
 ) -> None:

@@ -536,6 +536,9 @@ def _is_view(node: fx.Node) -> bool:
     """Whether a node's result is memory of what it reads, or a list of such, without being the same value."""
     if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
         return _is_view(node.args[0])  # one part of several has no schema
+    source = node.args[0] if called(node) == "to" else None
+    if isinstance(source, fx.Node) and node.meta["val"].dtype != source.meta["val"].dtype:
+        return False  # a copy, whose schema says that it may be none
     schema: Any = getattr(node.target, "_schema", None)
     return schema is not None and not schema.is_mutable and any(each.alias_info for each in schema.returns)
 
