@@ -390,6 +390,11 @@ class Matcher:
             self._constants[node.name] = _computed(node, self._constants)
             return True
         if all(each.name in self._constants or each.name in self._by_size for each in inputs):
+            if is_in_place(node) and inputs[0].name in self._constants:  # it would be written to once for each size
+                raise self.refused(
+                    node, f"must not write what depends on the size of the batch to a constant, `{inputs[0].name}`; "
+                    "use the form that is not in place"
+                )  # fmt: skip
             small, large = (
                 _computed(node, self._constants | {name: each[at] for name, each in self._by_size.items()})
                 for at in range(len(_SIZES))
