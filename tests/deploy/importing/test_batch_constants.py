@@ -183,3 +183,13 @@ def test_a_bert_is_imported() -> None:
         real = module(tokens[:5])
     for name, wanted in zip(found, (real.last_hidden_state, real.pooler_output), strict=True):
         assert np.sqrt(np.square(found[name] - wanted.numpy()).mean()) < 0.15 * wanted.numpy().std()
+
+
+def test_what_depends_on_the_size_is_not_written_to_a_constant() -> None:
+    def moved(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        shift = torch.zeros(4)
+        shift.add_(torch.ones(x.shape[0], 4).mean(0))
+        return self.l(x) + shift
+
+    with pytest.raises(ModelImportError, match="must not write what depends on the size of the batch to a constant"):
+        import_module(Of(moved, l=nn.Linear(4, 4)), Samples((torch.randn(64, 4),), None))

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional
 
 from stoker.core.errors import CalibrationError, ModelImportError
 from stoker.deploy.comparing import spread_error
@@ -93,6 +94,61 @@ def test_a_mask_is_what_it_is_on_float(name: str, tmp_path: Path) -> None:
     law = NumpyEngine(graph).integers(whole)[out].reshape(3, -1)
     assert np.array_equal(by_program(graph, whole)[out], law)
     assert np.array_equal(OnnxEngine(graph).integers(whole)[out].reshape(3, -1), law)
+
+
+def filled_as_dropped(self: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    scores = self.l(x) @ x.transpose(1, 2)
+    functional.dropout(scores, 0.1, False).masked_fill_(~mask[:, None, :], float("-inf"))
+    return scores.softmax(-1) @ x
+
+
+def zeroed_as_dropped(self: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    counts, scores = mask.float(), self.l(x)
+    functional.dropout(counts, 0.1, False).mul_(0)
+    return scores * counts[:, :, None] + scores
+
+
+def scaled_as_dropped(self: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """What was a mask is real numbers."""
+    scores, counts = self.l(x), mask.float()
+    functional.dropout(counts, 0.1, False).mul_(scores.mean(-1))
+    return scores * counts[:, :, None]
+
+
+def doubled_copy(self: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """A mask in another type is a copy."""
+    counts = mask.float()
+    counts.mul_(2)
+    return self.l(x) * counts[:, :, None] * mask[:, :, None]
+
+
+def filled_input(self: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    functional.dropout(x, 0.1, False).masked_fill_(~mask[:, :, None], 0.0)
+    return self.l(x) * x
+
+
+@pytest.mark.parametrize(
+    "function", [filled_as_dropped, zeroed_as_dropped, scaled_as_dropped, filled_input, doubled_copy]
+)
+def test_what_is_masked_in_place_is_masked_by_all_its_names(function: Callable[..., torch.Tensor]) -> None:
+    torch.manual_seed(1)
+    module = Of(function, l=nn.Linear(WIDTH, WIDTH)).requires_grad_(False).eval()
+    samples = Samples((rows(64), kept(64)), None)
+    model = import_module(module, samples)
+    graph = lower(model.graph, model.seen, LoweringOptions()).graph
+    found = NumpyEngine(graph)(arrays(graph, samples.inputs))["output"]
+    assert spread_error(found, module(*(each.clone() for each in samples.inputs)).numpy()) < 0.05
+
+
+def test_scores_that_are_masked_in_place_are_refused_as_results() -> None:
+    def left_out(self: nn.Module, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        scores = self.l(x)
+        self.d(scores).masked_fill_(~mask[:, :, None], float("-inf"))
+        return scores
+
+    module = Of(left_out, l=nn.Linear(WIDTH, WIDTH), d=nn.Dropout()).eval()
+    with pytest.raises(ModelImportError, match="must be read by a softmax alone"):
+        import_module(module, Samples((rows(8), kept(8)), None))
 
 
 @pytest.mark.exhaustive

@@ -14,7 +14,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,17 @@ class Captured:
             for node in self.graph_module.graph.nodes
             if node.op == "placeholder"
         ]
+
+    def unwritten(self) -> Captured:
+        """The same to be run once: its tensors are the module's own memory, and copies if the graph writes to one."""
+        changed: set[str] = set()
+        for node in self.graph_module.graph.nodes:
+            first: Any = node if is_in_place(node) else None
+            while isinstance(first, fx.Node):  # what returns its first argument's memory isn't always told by a schema
+                changed.add(first.name)
+                first = first.args[0] if first.args else None
+        # Together, since tensors may be parts of one another.
+        return self if changed.isdisjoint(self.tensors) else replace(self, tensors=copy.deepcopy(self.tensors))
 
 
 def capture(module: torch.nn.Module, inputs: Sequence[torch.Tensor], names: Sequence[str] = ()) -> Captured:
@@ -284,6 +295,12 @@ def _dynamic(
     return {
         name: tuple({0: batch} for _ in each) if isinstance(each, tuple) else {0: batch} for name, each in bound.items()
     }
+
+
+def is_in_place(node: fx.Node) -> bool:
+    """Whether a node changes what it reads."""
+    schema: Any = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
 
 
 def where(node: fx.Node) -> str:

@@ -19,8 +19,9 @@ from torch import fx
 
 from stoker.deploy.floating.operations import FloatConcat, FloatProduct, FloatReshape, FloatSum
 from stoker.deploy.importing.advice import MASKS
+from stoker.deploy.importing.exporting import is_in_place
 from stoker.deploy.importing.mask_values import LEAST, MaskValues
-from stoker.deploy.importing.matching import Matcher, arguments, called, is_in_place, is_row_numbers
+from stoker.deploy.importing.matching import Matcher, arguments, called, is_row_numbers
 from stoker.deploy.importing.whole_functions import MOST_RESULTS, WholeFunction, computed, of_value
 from stoker.deploy.lowering.layout import Atom, Group
 
@@ -111,12 +112,14 @@ class Masks:
             if is_in_place(node):
                 self._at.replace(node)
             return True
-        self._note(node.name, made)
-        first = node.args[0] if node.args else None
-        if is_in_place(node) and isinstance(first, fx.Node):
-            self._at.overwritten(node, first)
-            self._note(first.name, made)
+        for each in self._at.overwritten(node) if is_in_place(node) else [node]:
+            self._note(each.name, made)
         return True
+
+    def forget(self, node: fx.Node) -> None:
+        """A node is another value from now on."""
+        self._functions.pop(node.name, None)
+        self._scores.pop(node.name, None)
 
     def _check_count(self, node: fx.Node) -> None:
         """Refuses what computes with an input of too many numbers."""
@@ -230,8 +233,6 @@ class Masks:
         return scores, *self._counted(node, found.ranked(rank), None)
 
     def _note(self, name: str, made: WholeFunction | _Scores) -> None:
-        self._functions.pop(name, None)
-        self._scores.pop(name, None)
         if isinstance(made, _Scores):
             self._scores[name] = made
         else:

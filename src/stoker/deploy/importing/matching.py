@@ -26,7 +26,7 @@ from stoker.deploy.floating.operations import (
     GivenGrid,
 )
 from stoker.deploy.importing.advice import DROPOUTS, MASKS, NEXT, OTHERWISE, drawn_rule
-from stoker.deploy.importing.exporting import Captured, layer, where
+from stoker.deploy.importing.exporting import Captured, is_in_place, layer, where
 
 Operand = str | torch.Tensor
 """The name of a computed value, or a constant."""
@@ -72,6 +72,10 @@ class MaskRules(Protocol):
 
     def take(self, node: fx.Node) -> bool:
         """Whether a node is a mask or masks scores."""
+        ...
+
+    def forget(self, node: fx.Node) -> None:
+        """A node is another value from now on."""
         ...
 
     def value(self, node: fx.Node, argument: fx.Node) -> str | None:
@@ -124,7 +128,7 @@ class Matcher:
         self._captured = captured
         self._handlers = handlers
         self._largest = largest or {}
-        self._constants: dict[str, Any] = dict(captured.tensors)
+        self._constants: dict[str, Any] = {}
         """Tensors and numbers that no input reaches, by node."""
         self._by_size: dict[str, tuple[Any, Any]] = {}
         """Sizes, and what only the batch's size and constants reach, at two sizes; masks of all samples are such."""
@@ -143,8 +147,7 @@ class Matcher:
         nodes = list(self._captured.graph_module.graph.nodes)
         by_name = {node.name: node for node in nodes}
         needed = _needed([by_name[name] for name in self._captured.outputs if name in by_name], nodes)
-        if any(is_in_place(node) for node in nodes):  # what is folded in place must leave the module's tensors alone
-            self._constants = {name: tensor.clone() for name, tensor in self._captured.tensors.items()}
+        self._constants = dict(self._captured.unwritten().tensors)
         inputs = [self._input(by_name[name]) for name in self._captured.inputs]
         for node in nodes:
             if node.op != "call_function" or node.name not in needed:
@@ -191,18 +194,18 @@ class Matcher:
         Raises:
             ModelImportError: it wrote to a part of a value.
         """
-        written = node.args[0]
-        assert isinstance(written, fx.Node)
-        self.overwritten(node, written)
-        for each in _same_value(written):
-            self._names[each.name] = self._names[node.name]
+        made = self._names[node.name]
+        for each in self.overwritten(node):
+            self._names[each.name] = made
 
-    def overwritten(self, node: fx.Node, written: fx.Node) -> None:
-        """What an in-place operation writes to is no constant any more.
+    def overwritten(self, node: fx.Node) -> list[fx.Node]:
+        """What an in-place operation writes to is not what it was any more; all nodes that are that value.
 
         Raises:
             ModelImportError: what has a part of that memory otherwise is read later.
         """
+        written = node.args[0]
+        assert isinstance(written, fx.Node)
         same = _same_value(written)
         places = {each: at for at, each in enumerate(node.graph.nodes)}
         for each in _of_memory(written):
@@ -212,8 +215,10 @@ class Matcher:
                     "read later; use the form that is not in place"
                 )  # fmt: skip
         for each in same:
-            self._constants.pop(each.name, None)
-            self._by_size.pop(each.name, None)
+            self.masks.forget(each)
+            for known in (self._names, self._constants, self._by_size):
+                known.pop(each.name, None)
+        return same
 
     def split(self, node: fx.Node, axis: int, sizes: Sequence[int]) -> None:
         """Parts of a node's source along an axis, for a node with several results."""
@@ -243,7 +248,8 @@ class Matcher:
     def operand(self, node: fx.Node, argument: Any) -> Operand:
         """An argument as a computed value or a constant."""
         if isinstance(argument, fx.Node):
-            masked = None if argument.op == "placeholder" else self.masks.value(node, argument)
+            given = argument.op == "placeholder" and argument.name in self._names
+            masked = None if given else self.masks.value(node, argument)
             if masked is not None:
                 return masked
             if argument.name in self._names:
@@ -386,6 +392,11 @@ class Matcher:
             self._constants[node.name] = _computed(node, self._constants)
             return True
         if all(each.name in self._constants or each.name in self._by_size for each in inputs):
+            if is_in_place(node) and inputs[0].name in self._constants:  # it would be written to once for each size
+                raise self.refused(
+                    node, f"must not write what depends on the size of the batch to a constant, `{inputs[0].name}`; "
+                    "use the form that is not in place"
+                )  # fmt: skip
             small, large = (
                 _computed(node, self._constants | {name: each[at] for name, each in self._by_size.items()})
                 for at in range(len(_SIZES))
@@ -437,12 +448,6 @@ def called(node: fx.Node) -> str:
     if len(parts) < 2 or parts[0] != "aten":
         return ""
     return parts[1].removesuffix("_") if is_in_place(node) else parts[1]
-
-
-def is_in_place(node: fx.Node) -> bool:
-    """Whether a node changes what it reads."""
-    schema: Any = getattr(node.target, "_schema", None)
-    return schema is not None and bool(schema.is_mutable)
 
 
 def is_row_numbers(node: fx.Node) -> bool:
@@ -535,7 +540,12 @@ def _reached(outputs: Sequence[fx.Node], known: set[str]) -> set[str]:
 
 
 def _is_view(node: fx.Node) -> bool:
-    """Whether a node's result is memory of what it reads, without being the same value."""
+    """Whether a node's result is memory of what it reads, or a list of such, without being the same value."""
+    if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+        return _is_view(node.args[0])  # one part of several has no schema
+    source = node.args[0] if called(node) == "to" else None
+    if isinstance(source, fx.Node) and node.meta["val"].dtype != source.meta["val"].dtype:
+        return False  # a copy, whose schema says that it may be none
     schema: Any = getattr(node.target, "_schema", None)
     return schema is not None and not schema.is_mutable and any(each.alias_info for each in schema.returns)
 
@@ -552,17 +562,16 @@ def _same_value(node: fx.Node) -> list[fx.Node]:
 
 def _of_memory(node: fx.Node) -> list[fx.Node]:
     """Nodes whose results are memory of the value that a node is, or is a part or a view of."""
+    above = [node]
     while (_is_itself(node) or _is_view(node)) and isinstance(node.args[0], fx.Node):
         node = node.args[0]
+        above.append(node)
+    # Parts of a value, not of a view that may hold memory twice, have no memory in common.
+    own = above[-3] if len(above) > 2 and above[-3].target is operator.getitem else None
     found = [node]
     for each in found:
-        parts = each is not node and _is_view(each)
-        found += [
-            user
-            for user in each.users
-            if user.args[:1] == (each,)
-            and (_is_itself(user) or _is_view(user) or (parts and user.target is operator.getitem))
-        ]
+        users = [user for user in each.users if user.args[:1] == (each,) and (_is_itself(user) or _is_view(user))]
+        found += [user for user in users if own is None or own.args[0] is not each or user.args[1] == own.args[1]]
     return found
 
 

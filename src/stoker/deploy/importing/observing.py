@@ -14,9 +14,9 @@ from stoker.core.errors import CalibrationError
 from stoker.deploy.floating.operations import FloatEmbedding, FloatGraph
 from stoker.deploy.floating.patches import PatchTotals, WeightedLayer, patches_of
 from stoker.deploy.floating.row_numbers import rows_read
-from stoker.deploy.importing.exporting import Captured, in_words, where
+from stoker.deploy.importing.exporting import Captured, in_words, is_in_place, where
 from stoker.deploy.importing.mask_values import LEAST
-from stoker.deploy.importing.matching import arguments, is_in_place
+from stoker.deploy.importing.matching import arguments
 from stoker.deploy.lowering.observation import Observed, Real
 
 _KEPT = 1 << 15
@@ -156,7 +156,7 @@ def run(captured: Captured, inputs: Sequence[torch.Tensor], note: Callable[[str,
     if any(is_in_place(node) for node in captured.graph_module.graph.nodes):
         inputs = [each.clone() for each in inputs]  # samples are run several times
     with torch.no_grad():
-        return _Noting(captured, inputs, note).run(*captured.arguments(inputs))
+        return _Noting(captured, inputs, note).run(*captured.unwritten().arguments(inputs))
 
 
 class _Noting(fx.Interpreter):
