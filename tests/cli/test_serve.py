@@ -26,6 +26,18 @@ def test_the_plan_names_engines(capsys: pytest.CaptureFixture[str]) -> None:
     assert "allow more engines with --most" in told
 
 
+def test_fewer_engines_in_all_are_better(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two services with an engine each are more than one with one."""
+    two = {"slow": ((1, 9e-3), (32, 9e-3)), "fast": ((1, 1e-3), (32, 9.1e-3))}
+    monkeypatch.setattr("stoker.cli.serve.plan._costs", lambda _: (two, 9e-3, ""))
+    assert main(["serve", "plan", "--costs", "1=1ms", "--rate", "30", "--p99", "20ms", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    needed = [each["services"] * each["count"] for each in found if each["count"]]
+    assert len({each["services"] for each in found}) == 2
+    assert needed == sorted(needed)
+    assert found[0]["engine"] == "fast"
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

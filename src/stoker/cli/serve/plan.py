@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
     )  # fmt: skip
     costs, front_s, words = _costs(arguments)
     found = [plan(engine, each, demand, arguments.most, arrivals, front_s or 0.0) for engine, each in costs.items()]
-    found.sort(key=lambda each: (each.count or math.inf, each.costs[-1][1]))
+    found.sort(key=lambda each: (each.services * (each.count or math.inf), each.costs[-1][1]))
     if arguments.json:
         print_json([_record(each, front_s) for each in found])
     else:

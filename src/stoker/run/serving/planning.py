@@ -108,24 +108,31 @@ def plan(
     if front_s + alone_s > demand.p99_s:  # no number of services does
         limit = min(needed, limit)
     services = services_for(shares, min(needed, limit), limit, front_s, demand.p99_s - alone_s)
+    is_front = False
     while True:
         divided = shares(services)
         traces = served(divided, most, front_s)
+        if is_kept := kept(traces, divided):
+            break
         # One more service is worth a try where the front end alone is to blame.
-        if kept(traces, divided) or services >= limit or not kept(served(divided, most, 0.0), divided):
+        is_front = kept(served(divided, most, 0.0), divided)
+        if services >= limit or not is_front:
             break
         services += 1
-    count = most if kept(traces, divided) else None
-    for tried in range(1, most if count is not None else 1):
-        fewer = served(divided, tried, front_s)
-        if kept(fewer, divided):
-            count, traces = tried, fewer
-            break
-    reason = ""
-    if count is None:
-        blamed = kept(served(divided, most, 0.0), divided)
-        reason = _front_reason(front_s, alone_s, demand.p99_s, services, arrivals) if blamed else ""
-        reason = reason or _reason(curve, rules, divided[0], most, traces[0])
+    if is_kept:
+        count, reason = most, ""
+        for tried in range(1, most):
+            fewer = served(divided, tried, front_s)
+            if kept(fewer, divided):
+                count, traces = tried, fewer
+                break
+    else:
+        count = None
+        reason = (
+            _front_reason(front_s, alone_s, demand.p99_s, services, arrivals)
+            if is_front
+            else _reason(curve, rules, divided[0], most, traces[0])
+        )
     return Planned(
         engine=engine, costs=curve.points, count=count, services=services, requests=sum(map(len, divided)),
         trace=_together(traces), reason=reason,
